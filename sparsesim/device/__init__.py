@@ -1,0 +1,1 @@
+"""The device model: one launch on one GPU → time and counters."""

@@ -1,0 +1,237 @@
+"""The GPU description: frozen, validated, in canonical units. What each field means is in `FIELDS`.
+
+Fields are declared once, with their canonical unit, by :func:`quantity`. `load` reads TOML files
+against this declaration; `audit` lists where every value comes from. Rates "per clk" are per cycle of the
+SM clock; "per SM" is in the name of the section or the field.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+__all__ = [
+    "DTYPE_RATES",
+    "STATUSES",
+    "ClockSpec",
+    "ClusterSpec",
+    "DramSpec",
+    "GpuSpec",
+    "L2Spec",
+    "LaunchSpec",
+    "MetadataSpec",
+    "PipelineSpec",
+    "PowerSpec",
+    "Provenance",
+    "SmSpec",
+    "SmemSpec",
+    "TensorSpec",
+    "unit_of",
+]
+
+STATUSES = ("datasheet", "measured", "fitted", "assumed")
+
+#: keys of the rate tables: operand dtype, and the accumulator where the rate depends on it
+DTYPE_RATES = ("f16_f32", "f16_f16", "tf32", "i8", "e4m3_f32", "e4m3_f16", "e2m1")
+#: keys of the tables by operand dtype alone
+OPERAND_DTYPES = ("f16", "tf32", "i8", "e4m3", "e2m1")
+
+
+def quantity(unit: str, text: str, **constraints: Any) -> Any:
+    """A pydantic field with a canonical `unit` (see `sparsesim.units`) and a one-line meaning."""
+    return Field(description=text, json_schema_extra={"unit": unit}, **constraints)
+
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Count = Annotated[int, Field(gt=0)]
+
+
+class Section(BaseModel):
+    """Base of all sections: immutable, no unknown field."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SmSpec(Section):
+    """Streaming multiprocessors and what limits residency."""
+
+    count: Count = quantity("-", "SMs that can run CTAs")
+    subcores: Count = quantity("-", "sub-cores (warp schedulers, tensor cores) per SM")
+    registers: Count = quantity("-", "32-bit registers per SM")
+    register_alloc_unit: Count = quantity("-", "registers per warp are rounded up to this")
+    max_registers_per_thread: Count = quantity("-", "architectural limit")
+    max_warps: Count = quantity("-", "resident warps per SM")
+    max_threads: Count = quantity("-", "resident threads per SM")
+    max_ctas: Count = quantity("-", "resident CTAs per SM")
+    issue_per_clk: Positive = quantity("-", "warp instructions issued per sub-core per clk")
+
+
+class ClockSpec(Section):
+    """SM clock."""
+
+    base: Positive = quantity("Hz", "rated base clock")
+    boost: Positive = quantity("Hz", "rated boost clock")
+    max: Positive = quantity("Hz", "clock that the part really holds when power allows")
+    min: Positive = quantity("Hz", "lowest clock that the power limit can force")
+
+
+class PowerSpec(Section):
+    """Board power: what a sustained load costs, and the limit that sets the clock."""
+
+    limit: Positive = quantity("W", "board power limit")
+    idle: NonNegative = quantity("W", "clock-independent power of the board under load: leakage, fans, HBM idle")
+    sm_active: NonNegative = quantity("J", "energy per SM-cycle that an SM is occupied, at boost voltage")
+    mac: dict[str, NonNegative] = quantity("J", "energy per executed MAC, by operand dtype, at boost voltage")
+    smem_byte: NonNegative = quantity("J/B", "energy per shared-memory byte")
+    l2_byte: NonNegative = quantity("J/B", "energy per L2 byte delivered to an SM")
+    dram_byte: NonNegative = quantity("J/B", "energy per DRAM byte")
+    voltage_slope: Share = quantity("-", "V(f)/V(boost) = 1 - slope * (1 - f/boost)")
+    zeros_activity: Fraction = quantity("-", "dynamic energy of all-zero data over that of random data")
+
+
+class TensorSpec(Section):
+    """Tensor-core datapath."""
+
+    generation: Literal["mma", "wgmma", "tcgen05"] = quantity("-", "instruction family that reaches peak")
+    macs_per_clk: dict[str, Positive] = quantity("MAC/clk", "dense MAC per clk per SM, by dtype and accumulator")
+    legacy_macs_per_clk: dict[str, Positive] = quantity(
+        "MAC/clk", "the same through mma.sync, where the generation is not mma", default_factory=dict
+    )
+    native_patterns: dict[str, tuple[str, ...]] = quantity("-", "patterns the datapath runs, by operand dtype")
+    dense_issue_ratio: Annotated[float, Field(ge=1)] = quantity("-", "dense issue interval, measured over ideal")
+    sparse_issue_ratio: Annotated[float, Field(ge=1)] = quantity("-", "sparse issue interval, measured over ideal")
+    sparse_min_interval: NonNegative = quantity("clk", "floor of the sparse issue interval per sub-core")
+    legacy_sparse_gain: NonNegative = quantity("-", "mma.sp over mma.sync rate where mma is legacy", default=2.0)
+    latency: NonNegative = quantity("clk", "latency of one large-K instruction")
+
+
+class MetadataSpec(Section):
+    """Metadata decoder of the sparse datapath."""
+
+    groups_per_clk: NonNegative = quantity(
+        "group/clk", "N:M groups decoded per clk per sub-core; 0 = never limits"
+    )
+    bits_factor: Positive = quantity("-", "stored metadata bits over the pattern's own (padding, doubling)", default=1.0)
+
+
+class SmemSpec(Section):
+    """Shared memory of one SM."""
+
+    bytes: Positive = quantity("B", "shared memory per SM")
+    max_per_cta: Positive = quantity("B", "largest allocation of one CTA")
+    reserved_per_cta: NonNegative = quantity("B", "system reservation per CTA")
+    alloc_unit: Positive = quantity("B", "allocation granularity")
+    bytes_per_clk: Positive = quantity("B/clk", "port width")
+    latency: NonNegative = quantity("clk", "load latency")
+    fill_contention: Share = quantity("-", "share of the fill cycles that the read port loses")
+
+
+class L2Spec(Section):
+    """L2 cache and the network between it and the SMs."""
+
+    bytes: Positive = quantity("B", "capacity")
+    partitions: Count = quantity("-", "partitions; lines of the other one are far")
+    bytes_per_clk: Positive = quantity("B/clk", "read bandwidth of all slices together")
+    fabric_bytes_per_clk: Positive = quantity("B/clk", "bandwidth between partitions")
+    sm_bytes_per_clk: Positive = quantity("B/clk", "what one SM can take in")
+    latency_near: NonNegative = quantity("clk", "hit latency, own partition")
+    latency_far: NonNegative = quantity("clk", "hit latency, other partition")
+
+
+class DramSpec(Section):
+    """Device memory."""
+
+    bytes: Positive = quantity("B", "capacity")
+    bytes_per_s: Positive = quantity("B/s", "peak bandwidth")
+    achieved_fraction: Fraction = quantity("-", "best measured fraction of the peak")
+    latency: NonNegative = quantity("s", "latency beyond an L2 miss")
+
+
+class LaunchSpec(Section):
+    """Launch costs."""
+
+    stream_gap: NonNegative = quantity("s", "idle time between dependent kernels of one stream")
+    graph_gap: NonNegative = quantity("s", "idle time between dependent kernels of one graph")
+    event_overhead: NonNegative = quantity("s", "what an event pair round one launch adds")
+    host_call: NonNegative = quantity("s", "host time of one library call; bounds back-to-back launches")
+    framework_call: NonNegative = quantity("s", "host time of one framework call (timing = host)")
+    ramp: NonNegative = quantity("s", "kernel start to first instruction of the first CTA")
+    drain: NonNegative = quantity("s", "last CTA's end to kernel completion")
+    cta_rate: Positive = quantity("CTA/clk", "CTAs the global scheduler starts per clk")
+    cta_start: NonNegative = quantity("clk", "CTA start to its first load: index arithmetic, barriers, descriptors")
+
+
+class ClusterSpec(Section):
+    """Thread-block clusters."""
+
+    max_size: Count = quantity("-", "CTAs per cluster; 1 = no clusters")
+    multicast: bool = quantity("-", "one L2 read can feed all CTAs of a cluster")
+
+
+class PipelineSpec(Section):
+    """Costs of a main-loop iteration and of an epilogue that no datapath resource explains."""
+
+    barrier: NonNegative = quantity("clk", "serial cost of the stage barrier per k-step")
+    sparse_barrier: NonNegative = quantity("clk", "further serial cost per k-step of a sparse main loop")
+    epilogue: NonNegative = quantity("clk", "serial cost of an epilogue beyond its bytes")
+    overhead_instructions: NonNegative = quantity("-", "warp instructions per warp per k-step beside the MMAs and loads")
+
+
+class Provenance(Section):
+    """Where one value comes from."""
+
+    unit: str
+    source: str
+    status: Literal["datasheet", "measured", "fitted", "assumed"]
+    note: str = ""
+    range: tuple[float, float] | None = Field(default=None, description="plausible range of a fitted value")
+    rows: str = Field(default="", description="rows that a fitted value was fitted on")
+    file: str = Field(default="", description="file that set the value")
+
+
+class GpuSpec(Section):
+    """One GPU. Equality and hash cover the description; `provenance` says where each value comes from."""
+
+    name: str
+    title: str
+    vendor: str = "NVIDIA"
+    family: str
+    compute_capability: str
+    hypothetical: bool = False
+    sm: SmSpec
+    clock: ClockSpec
+    power: PowerSpec
+    tensor: TensorSpec
+    metadata: MetadataSpec
+    smem: SmemSpec
+    l2: L2Spec
+    dram: DramSpec
+    launch: LaunchSpec
+    cluster: ClusterSpec
+    pipeline: PipelineSpec
+    provenance: dict[str, Provenance] = Field(default_factory=dict, repr=False, exclude=True)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> GpuSpec:
+        if not self.clock.min <= self.clock.base <= self.clock.max:
+            raise ValueError("clock: expected min <= base <= max")
+        if self.smem.max_per_cta > self.smem.bytes:
+            raise ValueError("smem.max_per_cta: expected at most smem.bytes")
+        if self.l2.latency_far < self.l2.latency_near:
+            raise ValueError("l2.latency_far: expected at least l2.latency_near")
+        return self
+
+    @property
+    def has_sparse(self) -> bool:
+        """Whether any dtype has a native sparse pattern."""
+        return any(self.tensor.native_patterns.values())
+
+
+def unit_of(section: type[BaseModel], field: str) -> str:
+    """Canonical unit of `field` of `section`."""
+    extra = section.model_fields[field].json_schema_extra
+    return str(extra["unit"]) if isinstance(extra, dict) and "unit" in extra else "-"

@@ -1,0 +1,45 @@
+"""Units of hardware files: one canonical unit for each dimension, and the factors to it.
+
+SI prefixes are decimal (GB = 1e9 B), ``Ki``/``Mi``/``Gi`` are binary, always. A value is multiplied by
+its unit's factor once, when a file is read; nothing downstream knows units other than the canonical ones.
+"""
+
+from __future__ import annotations
+
+__all__ = ["UNITS", "to_canonical", "units_of"]
+
+#: canonical unit -> {accepted unit: factor to the canonical one}
+UNITS: dict[str, dict[str, float]] = {
+    "-": {"-": 1.0},
+    "Hz": {"Hz": 1.0, "kHz": 1e3, "MHz": 1e6, "GHz": 1e9},
+    "W": {"W": 1.0, "mW": 1e-3},
+    "J": {"J": 1.0, "nJ": 1e-9, "pJ": 1e-12, "fJ": 1e-15},
+    "J/B": {"J/B": 1.0, "nJ/B": 1e-9, "pJ/B": 1e-12},
+    "s": {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9},
+    "B": {
+        "B": 1.0,
+        "KB": 1e3,
+        "MB": 1e6,
+        "GB": 1e9,
+        "KiB": 1024.0,
+        "MiB": 1024.0**2,
+        "GiB": 1024.0**3,
+    },
+    "B/s": {"B/s": 1.0, "MB/s": 1e6, "GB/s": 1e9, "TB/s": 1e12},
+    "B/clk": {"B/clk": 1.0},
+    "clk": {"clk": 1.0},
+    "MAC/clk": {"MAC/clk": 1.0},
+    "CTA/clk": {"CTA/clk": 1.0},
+    "group/clk": {"group/clk": 1.0},
+    "bit": {"bit": 1.0},
+}
+
+
+def units_of(canonical: str) -> tuple[str, ...]:
+    """The units accepted where `canonical` is expected."""
+    return tuple(UNITS[canonical])
+
+
+def to_canonical(value: float, unit: str, canonical: str) -> float:
+    """`value` in `unit`, expressed in `canonical`; raises KeyError for a unit of another dimension."""
+    return value * UNITS[canonical][unit]

@@ -74,36 +74,39 @@ class Operands:
 
 @dataclass(frozen=True)
 class KStep:
-    """Service times [SM cycles] and bytes of one k-step of one CTA."""
+    """Service times [SM cycles] and bytes of one k-step of one CTA.
+
+    `a_bytes` (with metadata) and `b_bytes` are the slabs, `a_request` and `b_request` what this CTA reads of
+    them from L2 (a cluster or a pair shares the rest), `fill_bytes` what arrives in its shared memory.
+    """
 
     tensor: float
     smem_read: float
     smem_fill: float
     decode: float
     issue: float
-    smem_read_bytes: float
+    smem_bytes: float
     a_bytes: float
     b_bytes: float
     meta_bytes: float
     a_request: float
     b_request: float
+    fill_bytes: float
     macs: float
 
 
 def operand_bytes(kernel: Kernel, ops: Operands) -> tuple[float, float, float]:
-    """(A incl. metadata, metadata of A, B) bytes of one k-step's slabs of the CTA's tile."""
+    """(A incl. metadata, metadata of A, B) bytes of the slabs that one k-step of one SM's tile needs."""
     size = ops.bytes_per_element
-    meta = kernel.tile_m * kernel.tile_k * ops.meta_bits / 8
-    a = kernel.tile_m * kernel.tile_k * size * ops.kept + meta
+    meta = kernel.sm_tile_m * kernel.tile_k * ops.meta_bits / 8
+    a = kernel.sm_tile_m * kernel.tile_k * size * ops.kept + meta
     return a, meta, kernel.tile_n * kernel.tile_k * size
 
 
 def stage_bytes(kernel: Kernel, ops: Operands) -> int:
-    """Shared memory of one pipeline stage [bytes]; a pair splits B between its two SMs."""
+    """Shared memory of one pipeline stage on one SM [bytes]; a pair splits B between its two SMs."""
     a, _, b = operand_bytes(kernel, ops)
-    if kernel.pair:
-        a, b = a / 2, b / 2
-    return math.ceil(a + b)
+    return math.ceil(a + (b / 2 if kernel.pair else b))
 
 
 def mma_interval(gpu: GpuSpec, dtype: str, acc_dtype: str, k: int, ops: Operands | None = None) -> float:
@@ -138,52 +141,43 @@ def wgmma_cycles(gpu: GpuSpec, n: int, dtype: str = "f16", sparse: bool = False,
 def kstep(gpu: GpuSpec, kernel: Kernel, ops: Operands) -> KStep:
     """Costs of one k-step of one CTA of `kernel` on one SM."""
     a, meta, b = operand_bytes(kernel, ops)
-    tile_m, tile_n, tile_k = kernel.tile_m, kernel.tile_n, kernel.tile_k
-    macs = float(tile_m * tile_n * tile_k)
-    a_request, b_request = a / kernel.cluster_n, b / kernel.cluster_m
-    if kernel.pair:  # two SMs halve the tile: each holds half of A's rows and half of B
-        a, meta, b, macs = a / 2, meta / 2, b / 2, macs / 2
-        a_request, b_request = a, b
+    rows, cols, depth = kernel.sm_tile_m, kernel.tile_n, kernel.tile_k
+    macs = float(rows * cols * depth)
+    held_b = b / 2 if kernel.pair else b  # of B, what this SM's shared memory holds
     sub = gpu.sm.subcores
     sparse = ops.gain > 1.0
     if kernel.family == "sm80":
         instr_k = MMA_K[family_dtype(ops.dtype)] * (2 if sparse else 1)
         warps = kernel.warps_m * kernel.warps_n
-        per_warp = (
-            math.ceil(tile_m / kernel.warps_m / 16) * math.ceil(tile_n / kernel.warps_n / 8) * (tile_k / instr_k)
-        )
+        per_warp = math.ceil(rows / kernel.warps_m / 16) * math.ceil(cols / kernel.warps_n / 8) * (depth / instr_k)
         per_subcore = per_warp * warps / min(sub, warps)
         tensor = per_subcore * mma_interval(gpu, ops.dtype, ops.acc_dtype, instr_k, ops)
         read = a * kernel.warps_n + b * kernel.warps_m
-        loads = read / WARP_ACCESS_BYTES + (a + b) / WARP_ACCESS_BYTES
-        issue = (
-            per_subcore + (loads + warps * gpu.pipeline.overhead_instructions) / min(sub, warps)
-        ) / gpu.sm.issue_per_clk
+        loads = (read + a + b) / WARP_ACCESS_BYTES
+        issue = per_subcore + (loads + warps * gpu.pipeline.overhead_instructions) / min(sub, warps)
         decoded = per_subcore * 16 * instr_k / ops.group
     else:
         rate = gpu.tensor.macs_per_clk[rate_key(ops.dtype, ops.acc_dtype)]
         ratio = gpu.tensor.sparse_issue_ratio if sparse else gpu.tensor.dense_issue_ratio
         tensor = macs / (rate * ops.gain) * ratio
-        rows = 64 if kernel.family == "sm90" else 128
-        passes = math.ceil((tile_m / (2 if kernel.pair else 1)) / rows)
-        read = a + b * passes
-        issue = gpu.pipeline.overhead_instructions / gpu.sm.issue_per_clk
-        decoded = passes * rows * tile_k / ops.group / sub
-        if kernel.pair:
-            decoded *= 1.0
-    decode = decoded / gpu.metadata.groups_per_clk if sparse and gpu.metadata.groups_per_clk > 0 else 0.0
-    port = gpu.smem.bytes_per_clk
+        instr_rows = 64 if kernel.family == "sm90" else 128
+        read = a + held_b * math.ceil(rows / instr_rows)
+        if not sparse:  # a dense product may be computed transposed: take the cheaper operand order
+            read = min(read, held_b + a * math.ceil(cols / instr_rows))
+        issue = gpu.pipeline.overhead_instructions
+        decoded = rows * depth / ops.group / sub
     return KStep(
         tensor=tensor,
-        smem_read=read / port,
-        smem_fill=(a + b) / port * gpu.smem.fill_contention,
-        decode=decode,
-        issue=issue,
-        smem_read_bytes=read,
+        smem_read=read / gpu.smem.bytes_per_clk,
+        smem_fill=(a + held_b) / gpu.smem.bytes_per_clk * gpu.smem.fill_contention,
+        decode=decoded / gpu.metadata.groups_per_clk if sparse and gpu.metadata.groups_per_clk > 0 else 0.0,
+        issue=issue / gpu.sm.issue_per_clk,
+        smem_bytes=read + a + held_b,
         a_bytes=a,
         b_bytes=b,
         meta_bytes=meta,
-        a_request=a_request,
-        b_request=b_request,
+        a_request=a / kernel.cluster_n,
+        b_request=held_b / kernel.cluster_m,
+        fill_bytes=a + held_b,
         macs=macs,
     )

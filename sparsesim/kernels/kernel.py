@@ -82,13 +82,18 @@ class Kernel:
         """The same kernel with another split along k."""
         return replace(self, split_k=split_k)
 
+    @property
+    def sm_tile_m(self) -> int:
+        """Rows of the tile that one SM computes: half of them in a pair."""
+        return self.tile_m // 2 if self.pair else self.tile_m
+
     def k_steps(self, k: int) -> int:
         """k-steps of one output tile."""
         return math.ceil(k / self.tile_k)
 
     def tiles(self, m: int, n: int) -> tuple[int, int]:
-        """Output tiles along m and n."""
-        return math.ceil(m / self.tile_m), math.ceil(n / self.tile_n)
+        """Per-SM output tiles along m and n (a pair's two halves count as two)."""
+        return math.ceil(m / self.tile_m) * (self.tile_m // self.sm_tile_m), math.ceil(n / self.tile_n)
 
 
 @dataclass(frozen=True)
@@ -127,7 +132,7 @@ def occupancy(gpu: GpuSpec, kernel: Kernel, stage_bytes: int) -> Occupancy:
         limits["registers"] = max(1, int(gpu.sm.registers // (168 * kernel.threads)))
     else:
         # 128 lanes x 512 columns of tensor memory; a persistent CTA double-buffers its accumulator
-        columns = kernel.tile_n * (2 if kernel.overlap else 1)
-        limits["tensor memory"] = max(512 // max(columns, 32), 1 if kernel.tile_n <= 256 else 0)
+        columns = max(kernel.tile_n, 32) * (2 if kernel.overlap else 1)
+        limits["tensor memory"] = 512 // columns
     limit = min(limits, key=lambda key: limits[key])
     return Occupancy(limits[limit], limit)

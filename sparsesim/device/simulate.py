@@ -1,0 +1,236 @@
+"""One launch on one GPU → time, clock, power and counters.
+
+Three things are added to the event loop: long launches run their first waves and their tail and are
+extrapolated over the steady middle; the clock is brought to what the board's power limit sustains; and equal
+launches are simulated once per `Device`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from sparsesim.device.build import LaunchPlan, Shape, build
+from sparsesim.device.engine import OWNERS, TICKS, Launch, Owner, Stat, allocate, run
+from sparsesim.device.power import Energy, board_power, launch_energy, sustained_clock
+from sparsesim.hardware import GpuSpec
+from sparsesim.kernels import Kernel, Operands
+
+__all__ = ["Conditions", "Device", "LaunchResult"]
+
+#: CTA k-steps that are simulated before the steady middle of a launch is extrapolated
+STEP_BUDGET = 1_500_000
+#: waves that are always simulated: ramp, enough of the steady middle to measure it, tail
+MIN_WAVES = 8
+CLOCK_TOLERANCE = 0.002
+CLOCK_ROUNDS = 4
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """How a launch is run.
+
+    l2 : "warm" (the same buffers again and again), "rotating" or "cold" (nothing of them is in L2)
+    locked_hz : SM clock if it is locked, else None: power decides
+    gap_s : idle time between launches, for the power balance
+    activity : switching activity of the data, 1 for random; None = zeros (the GPU's `zeros_activity`)
+    """
+
+    l2: str = "rotating"
+    locked_hz: float | None = None
+    gap_s: float = 0.0
+    activity: float | None = 1.0
+
+
+@dataclass(frozen=True)
+class LaunchResult:
+    """What one launch took. Cycles are SM cycles at `clock_hz`; `owners` sum to SMs × cycles."""
+
+    kernel: Kernel
+    cycles: float
+    clock_hz: float
+    power_w: float
+    sms: int
+    ctas: int
+    slots: int
+    residency_limit: str
+    extrapolated: bool
+    owners: dict[str, float]
+    counters: dict[str, float]
+    timeline: np.ndarray | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def seconds(self) -> float:
+        """Device time from the first CTA to the last, without ramp and drain [s]."""
+        return self.cycles / self.clock_hz
+
+    @property
+    def bound_by(self) -> str:
+        """Owner of the largest share of the SM-cycles."""
+        return max(self.owners, key=lambda name: self.owners[name])
+
+
+@dataclass(frozen=True)
+class _Raw:
+    """Counters of one (possibly extrapolated) run of the event loop."""
+
+    cycles: float
+    owners: np.ndarray
+    stats: np.ndarray
+    extrapolated: bool
+    timeline: np.ndarray | None = None
+
+
+class Device:
+    """A GPU that runs launches; remembers those it has run.
+
+    Parameters
+    ----------
+    gpu : GpuSpec
+    step_budget : CTA k-steps simulated before extrapolating; larger is slower and no more exact than 0.5 %
+    """
+
+    def __init__(self, gpu: GpuSpec, step_budget: int = STEP_BUDGET) -> None:
+        self.gpu = gpu
+        self.step_budget = step_budget
+        self._memory: dict[tuple[object, ...], _Raw] = {}
+
+    def launch(
+        self,
+        kernel: Kernel,
+        operands: Operands,
+        shape: Shape,
+        conditions: Conditions,
+        ideal: frozenset[str] = frozenset(),
+        keep_timeline: bool = False,
+    ) -> LaunchResult:
+        """Run one launch.
+
+        `ideal` names mechanisms to idealise (`build.DEVICE_IDEALS`, and "power": the clock is never lowered).
+        """
+        gpu = self.gpu
+        activity = gpu.power.zeros_activity if conditions.activity is None else conditions.activity
+        clock = conditions.locked_hz or gpu.clock.max
+        device_ideal = ideal - {"power"}
+        warm = conditions.l2 == "warm"
+        for round_ in range(CLOCK_ROUNDS):
+            plan = build(gpu, kernel, operands, shape, clock, warm, device_ideal)
+            raw = self._run(plan, keep_timeline)
+            energy = self._energy(plan, raw, activity)
+            settled = sustained_clock(gpu, energy, raw.cycles, conditions.gap_s)
+            if conditions.locked_hz or "power" in ideal:
+                settled = min(clock, settled) if conditions.locked_hz and "power" not in ideal else clock
+                if settled == clock:
+                    break
+            if abs(settled / clock - 1.0) < CLOCK_TOLERANCE or round_ == CLOCK_ROUNDS - 1:
+                clock = settled
+                break
+            clock = settled
+        power = board_power(gpu, energy, raw.cycles, conditions.gap_s, clock)
+        return LaunchResult(
+            kernel=kernel,
+            cycles=raw.cycles,
+            clock_hz=clock,
+            power_w=power,
+            sms=gpu.sm.count,
+            ctas=plan.launch.ctas,
+            slots=plan.launch.slots,
+            residency_limit=plan.residency_limit,
+            extrapolated=raw.extrapolated,
+            owners={name: float(value) / TICKS for name, value in zip(OWNERS, raw.owners, strict=True)},
+            counters=_counters(gpu, plan, raw),
+            timeline=raw.timeline,
+        )
+
+    def _energy(self, plan: LaunchPlan, raw: _Raw, activity: float) -> Energy:
+        idle = raw.owners[Owner.IDLE] / TICKS
+        steps = raw.stats[Stat.STEPS]
+        return launch_energy(
+            self.gpu,
+            plan.operands.dtype,
+            plan.shape.macs / plan.operands.gain,
+            raw.cycles * self.gpu.sm.count - idle,
+            steps * plan.step.smem_bytes,
+            raw.stats[Stat.L2_READ_BYTES] + raw.stats[Stat.L2_WRITE_BYTES],
+            raw.stats[Stat.DRAM_READ_BYTES] + raw.stats[Stat.DRAM_WRITE_BYTES],
+            activity,
+        )
+
+    def _run(self, plan: LaunchPlan, keep_timeline: bool) -> _Raw:
+        known = self._memory.get(plan.key)
+        if known is not None and not keep_timeline:
+            return known
+        launch, waves = _shorten(plan.launch, self.step_budget)
+        buffers = allocate(launch)
+        end = run(launch, buffers, plan.ticks, plan.size)
+        raw = _Raw(
+            end / TICKS,
+            buffers.owners.astype(float),
+            buffers.stats.astype(float),
+            extrapolated=launch.ctas < plan.launch.ctas,
+            timeline=buffers.timeline.copy() if keep_timeline else None,
+        )
+        if raw.extrapolated:
+            raw = _extrapolate(raw, plan.launch, launch, waves, buffers.timeline)
+        if not keep_timeline:
+            self._memory[plan.key] = raw
+        return raw
+
+
+def _shorten(launch: Launch, budget: int) -> tuple[Launch, int]:
+    """The launch without its steady middle, and the whole waves that are left (0: nothing was cut)."""
+    workers = min(launch.sms * launch.slots, launch.ctas)
+    waves = max(MIN_WAVES, budget // (workers * launch.steps_per_split))
+    kept = waves * workers + launch.ctas % workers
+    if launch.ctas <= kept + 2 * workers:
+        return launch, 0
+    return launch._replace(ctas=kept, skip_from=(waves - 2) * workers, skip_by=launch.ctas - kept), waves
+
+
+def _extrapolate(raw: _Raw, whole: Launch, short: Launch, waves: int, timeline: np.ndarray) -> _Raw:
+    """Add the cut waves at the steady rate at which the kept ones started."""
+    workers = min(short.sms * short.slots, short.ctas)
+    first, last = waves // 3, waves - 2
+    # a wave starts with the mean start of its CTAs: they drift apart
+    start = timeline[: waves * workers, 1].reshape(waves, workers).mean(axis=1)
+    period = (start[last] - start[first]) / (last - first) / TICKS
+    cycles = raw.cycles + (whole.ctas - short.ctas) / workers * period
+    stats = raw.stats * (whole.ctas / short.ctas)
+    owners = raw.owners * (cycles / raw.cycles)
+    return replace(raw, cycles=cycles, stats=stats, owners=owners)
+
+
+def _counters(gpu: GpuSpec, plan: LaunchPlan, raw: _Raw) -> dict[str, float]:
+    """Named counters [bytes, or shares of the available cycles]."""
+    stats = raw.stats
+    sm_cycles = raw.cycles * gpu.sm.count
+
+    def busy(which: int, units: float) -> float:
+        return float(stats[which] / TICKS / units)
+
+    read = stats[Stat.L2_READ_BYTES]
+    return {
+        "macs": plan.shape.macs,
+        "executed_macs": plan.shape.macs / plan.operands.gain,
+        "padded_macs": plan.shape.macs / plan.useful,
+        "k_steps": float(stats[Stat.STEPS]),
+        "l2_read_bytes": float(read),
+        "l2_hit_bytes": float(stats[Stat.L2_HIT_BYTES]),
+        "l2_write_bytes": float(stats[Stat.L2_WRITE_BYTES]),
+        "partial_bytes": float(stats[Stat.PARTIAL_BYTES]),
+        "dram_read_bytes": float(stats[Stat.DRAM_READ_BYTES]),
+        "dram_write_bytes": float(stats[Stat.DRAM_WRITE_BYTES]),
+        "metadata_bytes": float(stats[Stat.META_BYTES]),
+        "smem_fill_bytes": float(stats[Stat.FILL_BYTES]),
+        "smem_read_bytes": float(stats[Stat.STEPS] * (plan.step.smem_bytes - plan.step.fill_bytes)),
+        "tensor_busy": busy(Stat.TENSOR_BUSY, sm_cycles),
+        "smem_busy": busy(Stat.SMEM_BUSY, sm_cycles),
+        "decode_busy": busy(Stat.DECODE_BUSY, sm_cycles),
+        "issue_busy": busy(Stat.ISSUE_BUSY, sm_cycles),
+        "port_busy": busy(Stat.PORT_BUSY, sm_cycles),
+        "l2_busy": busy(Stat.L2_BUSY, raw.cycles),
+        "dram_busy": busy(Stat.DRAM_BUSY, raw.cycles),
+        "l2_hit_rate": float(stats[Stat.L2_HIT_BYTES] / read) if read else 0.0,
+        "events": float(stats[Stat.EVENTS]),
+    }

@@ -140,6 +140,7 @@ WORK = np.dtype([(name, "i8") for name in (
 UNITS = np.dtype([(name, "i8") for name in (
     "tensor_free", "smem_free", "decode_free", "issue_free", "port_free", "frontier",
 )])  # fmt: skip
+PARTIAL = np.dtype([("count", "i8"), ("ready", "i8")])
 HEAP = np.dtype([("time", "i8"), ("seq", "i8"), ("worker", "i8")])
 
 
@@ -152,7 +153,7 @@ class Buffers(NamedTuple):
     units : UNITS[sms]  when each SM's servers are free again; frontier = tick up to which its time has owners
     ready, why : int64, int8 [workers, stages]  arrival of each stage's data, owner of a wait for it
     heap : HEAP[workers]  pending events
-    arrivals : int32[tiles]  split-K partials written
+    partial : PARTIAL[tiles]  split-K partials written, and when all of them are in L2
     timeline : int64[ctas, 5]  SM, start, main-loop start, main-loop end, end
     """
 
@@ -162,7 +163,7 @@ class Buffers(NamedTuple):
     ready: np.ndarray
     why: np.ndarray
     heap: np.ndarray
-    arrivals: np.ndarray
+    partial: np.ndarray
     owners: np.ndarray
     stats: np.ndarray
     timeline: np.ndarray
@@ -193,7 +194,7 @@ def allocate(p: Launch) -> Buffers:
         ready=np.zeros((workers, p.stages), dtype=np.int64),
         why=np.zeros((workers, p.stages), dtype=np.int8),
         heap=np.zeros(workers, dtype=HEAP),
-        arrivals=np.zeros(tiles if p.splits > 1 else 1, dtype=np.int32),
+        partial=np.zeros(tiles if p.splits > 1 else 1, dtype=PARTIAL),
         owners=np.zeros(len(OWNERS), dtype=np.int64),
         stats=np.zeros(Stat.COUNT, dtype=np.int64),
         timeline=np.zeros((p.ctas, 5), dtype=np.int64),
@@ -253,8 +254,8 @@ def _unlink(s, block):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _insert(p, s, ticks, block, size, ready):  # type: ignore[no-untyped-def]
-    """Put a block into L2; evict the least recently used ones until it fits."""
+def _insert(p, s, ticks, block, size, ready, t):  # type: ignore[no-untyped-def]
+    """Put a block into L2 at tick `t`; evict the least recently used ones until it fits."""
     end = (s.block.shape[0] - 1)
     d_first = end - p.tiles_m * p.tiles_n * p.batch
     s.glob[G_USED] += size
@@ -267,7 +268,7 @@ def _insert(p, s, ticks, block, size, ready):  # type: ignore[no-untyped-def]
         s.glob[G_USED] -= s.block[victim].size
         if victim >= d_first:  # output is dirty: write it back
             cost = ticks[2, 0, 3] * s.block[victim].size // np.int64(max(ticks[2, 0, 4], 1))
-            s.glob[G_DRAM] += cost
+            s.glob[G_DRAM] = max(t, s.glob[G_DRAM]) + cost
             s.stats[5] += s.block[victim].size
             s.stats[13] += cost
     s.block[block].ready = ready
@@ -310,7 +311,7 @@ def _fetch(p, s, ticks, size, t, operand, edge, block):  # type: ignore[no-untyp
         s.stats[13] += cost
         s.stats[4] += size[operand, edge, 1]
         arrival = start + cost + p.latency_dram
-        _insert(p, s, ticks, block, size[operand, edge, 1], arrival)
+        _insert(p, s, ticks, block, size[operand, edge, 1], arrival, t)
     if arrival > served:
         # a wait is DRAM's if DRAM adds more to it than the queue at L2 does
         return arrival + p.latency_l2, DRAM if arrival - served > served - t else L2
@@ -435,26 +436,31 @@ def _write(p, s, ticks, size, w, t):  # type: ignore[no-untyped-def]
         g[G_L2] = max(t, g[G_L2]) + ticks[3, edge, 1]
         s.stats[17] += size[3, edge, 1]
         s.stats[12] += ticks[3, edge, 1]
+        s.stats[14] += ticks[3, edge, 0]
         end = max(end, max(s.units[sm].port_free, g[G_L2]))
-        s.arrivals[tile] += 1
-        if s.arrivals[tile] < p.splits:
+        s.partial[tile].count += 1
+        s.partial[tile].ready = max(end, s.partial[tile].ready)
+        if s.partial[tile].count < p.splits:
             return end
+        end = s.partial[tile].ready  # another split's partial may arrive after this one's
         read_port = p.splits * ticks[3, edge, 0]
         read_l2 = p.splits * ticks[3, edge, 1]
         s.units[sm].port_free = max(end, s.units[sm].port_free) + read_port
         g[G_L2] = max(t, g[G_L2]) + read_l2
         s.stats[17] += p.splits * size[3, edge, 1]
         s.stats[12] += read_l2
+        s.stats[14] += read_port
         end = max(s.units[sm].port_free, g[G_L2]) + p.latency_l2
     s.units[sm].port_free = max(t, s.units[sm].port_free) + ticks[2, edge, 0]
     g[G_L2] = max(t, g[G_L2]) + ticks[2, edge, 1]
     s.stats[12] += ticks[2, edge, 1]
+    s.stats[14] += ticks[2, edge, 0]
     s.stats[6] += size[2, edge, 1]
     block = (p.batch * (p.tiles_m + p.tiles_n)) * p.k_steps + tile
     if s.block[block].ready >= 0:
         _touch(s, block)
     else:
-        _insert(p, s, ticks, block, size[2, edge, 1], t)
+        _insert(p, s, ticks, block, size[2, edge, 1], t, t)
     return max(end, max(s.units[sm].port_free, g[G_L2]))
 
 

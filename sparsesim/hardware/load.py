@@ -11,13 +11,13 @@ import math
 import tomllib
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from sparsesim.datafiles import data_dir
-from sparsesim.errors import ProblemList, UserError, nearest
-from sparsesim.hardware.spec import STATUSES, GpuSpec, Provenance, unit_of
+from sparsesim.errors import ProblemList, UserError, nearest, show
+from sparsesim.hardware.spec import STATUSES, TABLE_KEYS, GpuSpec, Provenance, unit_of
 from sparsesim.units import to_canonical, units_of
 
 __all__ = ["gpu_names", "load_gpu", "load_sources", "override"]
@@ -27,7 +27,7 @@ LEAF_KEYS = {"value", "unit", "source", "status", "note", "range", "rows"}
 MAX_EXTENDS = 6
 
 _SECTIONS: dict[str, type[BaseModel]] = {
-    name: cast(type[BaseModel], field.annotation)
+    name: field.annotation
     for name, field in GpuSpec.model_fields.items()
     if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
 }
@@ -57,11 +57,22 @@ def _find(name: str, beside: Path | None, where: str) -> Path:
         candidates += [base / name, base / f"{name}.toml"]
     candidates.append(data_dir("hw_configs") / f"{name}.toml")
     for candidate in candidates:
-        if candidate.is_file():
+        if _is_file(candidate):
             return candidate
     if looks_like_path and beside is None:
         raise UserError(f"{name}: expected a hardware file (TOML), found no such file")
-    raise UserError(f"{where}: expected a packaged GPU or a path to a .toml file, found {name!r}" + nearest(name, gpu_names()))
+    raise UserError(
+        f"{where}: expected a packaged GPU or a path to a .toml file, found {name!r}"
+        + nearest(name, gpu_names())
+    )
+
+
+def _is_file(path: Path) -> bool:
+    """Whether `path` is a file; a name that the system refuses (too long, forbidden) is none."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -86,7 +97,8 @@ def _chain(path: Path) -> list[tuple[Path, dict[str, Any]]]:
     seen: list[Path] = []
     while current is not None:
         if current.resolve() in seen:
-            raise UserError(f"{current}: extends: expected no circle, found {' -> '.join(p.stem for p in [*seen, current])}")
+            circle = " -> ".join(p.stem for p in [*seen, current])
+            raise UserError(f"{current}: extends: expected no circle, found {circle}")
         if len(seen) > MAX_EXTENDS:
             raise UserError(f"{path}: extends: expected at most {MAX_EXTENDS} levels, found more")
         seen.append(current.resolve())
@@ -110,14 +122,18 @@ def _leaf(raw: Any, path: str, unit: str, problems: ProblemList, file: Path) -> 
     ok = True
     for key in raw:
         if key not in LEAF_KEYS:
-            problems.add(f"{path}.{key}", f"one of {', '.join(sorted(LEAF_KEYS))}{nearest(key, LEAF_KEYS)}", raw[key])
+            problems.add(
+                f"{path}.{key}", f"one of {', '.join(sorted(LEAF_KEYS))}{nearest(key, LEAF_KEYS)}", raw[key]
+            )
             ok = False
     for key in ("unit", "source", "status"):
         if not isinstance(raw.get(key), str) or not raw[key].strip():
             problems.add(f"{path}.{key}", "a non-empty string", raw.get(key, "nothing"))
             ok = False
     if ok and raw["status"] not in STATUSES:
-        problems.add(f"{path}.status", f"one of {', '.join(STATUSES)}{nearest(raw['status'], STATUSES)}", raw["status"])
+        problems.add(
+            f"{path}.status", f"one of {', '.join(STATUSES)}{nearest(raw['status'], STATUSES)}", raw["status"]
+        )
         ok = False
     if ok and raw["unit"] not in units_of(unit):
         problems.add(f"{path}.unit", f"one of {', '.join(units_of(unit))}", raw["unit"])
@@ -131,13 +147,15 @@ def _leaf(raw: Any, path: str, unit: str, problems: ProblemList, file: Path) -> 
     if not ok:
         return None
     value = raw["value"]
-    if isinstance(value, bool) or isinstance(value, str):
+    if isinstance(value, bool | str):
         pass
     elif isinstance(value, list):
         value = tuple(value)
     elif _is_number(value):
         scaled = to_canonical(value, raw["unit"], unit)
-        value = int(scaled) if isinstance(value, int) and float(scaled).is_integer() and unit == "-" else scaled
+        value = (
+            int(scaled) if isinstance(value, int) and float(scaled).is_integer() and unit == "-" else scaled
+        )
         if rng is not None:
             if not rng[0] <= raw["value"] <= rng[1]:
                 problems.add(f"{path}.value", f"a value within its range {rng}", raw["value"])
@@ -210,25 +228,48 @@ def _merge_section(
             continue
         table = dict(values.get(field, {}))
         for name, item in items:
+            if name not in TABLE_KEYS[field]:
+                problems.add(
+                    f"{path}.{name}",
+                    f"one of {', '.join(TABLE_KEYS[field])}{nearest(name, TABLE_KEYS[field])}",
+                    item,
+                )
+                continue
             checked = _leaf(item, f"{path}.{name}", unit, problems, file)
             if checked is not None:
                 table[name], provenance[f"{path}.{name}"] = checked
         values[field] = table
 
 
-def _plain(err: ValidationError, where: str, provenance: dict[str, Provenance]) -> list[str]:
-    """Pydantic's findings as one line each."""
+def _plain(
+    err: ValidationError, where: str, provenance: dict[str, Provenance], reported: list[str]
+) -> list[str]:
+    """Pydantic's findings as one line each, less those on a parameter that a line of `reported` names."""
     lines = []
     for item in err.errors():
         path = ".".join(str(part) for part in item["loc"])
+        if path and any(f": {path}:" in line or f": {path}." in line for line in reported):
+            continue
         if item["type"] == "missing":
             lines.append(f"{where}: {path}: expected a value, found none")
         elif not path:
             lines.append(f"{where}: {item['msg'].removeprefix('Value error, ')}")
         else:
             place = provenance[path].file if path in provenance else where
-            lines.append(f"{place}: {path}: expected {item['msg'].removeprefix('Input should be ')}, found {item['input']!r}")
+            expected = item["msg"].removeprefix("Input should be ")
+            lines.append(
+                f"{place}: {path}: expected {expected}, found {_as_written(item['input'], path, provenance)}"
+            )
     return lines
+
+
+def _as_written(value: Any, path: str, provenance: dict[str, Provenance]) -> str:
+    """`value` as the file gives it: a number that was converted goes back to the file's unit."""
+    if path not in provenance or not _is_number(value) or provenance[path].unit == "-":
+        return show(value)
+    section, field = path.split(".")[:2]
+    factor = to_canonical(1.0, provenance[path].unit, unit_of(_SECTIONS[section], field))
+    return f"{value / factor:.12g} {provenance[path].unit}"
 
 
 def load_gpu(name: str | Path) -> GpuSpec:
@@ -247,12 +288,13 @@ def load_gpu(name: str | Path) -> GpuSpec:
     for file, data in _chain(path):
         values.pop("hypothetical", None)
         lines += _merge_file(data, file, values, provenance).lines
+    try:
+        gpu = GpuSpec(**values, provenance=provenance)
+    except ValidationError as err:
+        raise UserError(lines + _plain(err, str(path), provenance, lines)) from None
     if lines:
         raise UserError(lines)
-    try:
-        return GpuSpec(**values, provenance=provenance)
-    except ValidationError as err:
-        raise UserError(_plain(err, str(path), provenance)) from None
+    return gpu
 
 
 def override(gpu: GpuSpec, changes: dict[str, Any]) -> GpuSpec:
@@ -271,14 +313,15 @@ def override(gpu: GpuSpec, changes: dict[str, Any]) -> GpuSpec:
         for part in parents:
             node = node.get(part) if isinstance(node, dict) else None
         if not isinstance(node, dict) or last not in node:
-            problems.add_line(f"{gpu.name}: {path}: expected a parameter path{nearest(path, _paths(data))}, found no such one")
+            hint = nearest(path, _paths(data))
+            problems.add_line(f"{gpu.name}: {path}: expected a parameter path{hint}, found no such one")
             continue
         node[last] = value
     problems.raise_if_any()
     try:
         return GpuSpec(**data, provenance=gpu.provenance)
     except ValidationError as err:
-        raise UserError(_plain(err, gpu.name, {})) from None
+        raise UserError(_plain(err, gpu.name, {}, [])) from None
 
 
 def _paths(data: dict[str, Any], prefix: str = "") -> list[str]:

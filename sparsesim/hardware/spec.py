@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 __all__ = [
     "DTYPE_RATES",
+    "OPERAND_DTYPES",
     "STATUSES",
+    "TABLE_KEYS",
     "ClockSpec",
     "ClusterSpec",
     "DramSpec",
@@ -36,6 +39,13 @@ STATUSES = ("datasheet", "measured", "fitted", "assumed")
 DTYPE_RATES = ("f16_f32", "f16_f16", "tf32", "i8", "e4m3_f32", "e4m3_f16", "e2m1")
 #: keys of the tables by operand dtype alone
 OPERAND_DTYPES = ("f16", "tf32", "i8", "e4m3", "e2m1")
+#: table field -> its allowed keys
+TABLE_KEYS = {
+    "macs_per_clk": DTYPE_RATES,
+    "legacy_macs_per_clk": DTYPE_RATES,
+    "mac": OPERAND_DTYPES,
+    "native_patterns": OPERAND_DTYPES,
+}
 
 
 def quantity(unit: str, text: str, **constraints: Any) -> Any:
@@ -43,11 +53,19 @@ def quantity(unit: str, text: str, **constraints: Any) -> Any:
     return Field(description=text, json_schema_extra={"unit": unit}, **constraints)
 
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Count = Annotated[int, Field(gt=0)]
+def _number(value: Any) -> Any:
+    """Refuse text and booleans, which pydantic would read as numbers."""
+    if isinstance(value, bool | str):
+        raise PydanticCustomError("number", "Input should be a number")
+    return value
+
+
+Positive = Annotated[float, BeforeValidator(_number), Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, BeforeValidator(_number), Field(ge=0, allow_inf_nan=False)]
+Fraction = Annotated[float, BeforeValidator(_number), Field(gt=0, le=1, allow_inf_nan=False)]
+Share = Annotated[float, BeforeValidator(_number), Field(ge=0, le=1, allow_inf_nan=False)]
+Ratio = Annotated[float, BeforeValidator(_number), Field(ge=1, allow_inf_nan=False)]
+Count = Annotated[int, BeforeValidator(_number), Field(gt=0)]
 
 
 class Section(BaseModel):
@@ -83,7 +101,9 @@ class PowerSpec(Section):
     """Board power: what a sustained load costs, and the limit that sets the clock."""
 
     limit: Positive = quantity("W", "board power limit")
-    idle: NonNegative = quantity("W", "clock-independent power of the board under load: leakage, fans, HBM idle")
+    idle: NonNegative = quantity(
+        "W", "clock-independent power of the board under load: leakage, fans, HBM idle"
+    )
     sm_active: NonNegative = quantity("J", "energy per SM-cycle that an SM is occupied, at boost voltage")
     mac: dict[str, NonNegative] = quantity("J", "energy per executed MAC, by operand dtype, at boost voltage")
     smem_byte: NonNegative = quantity("J/B", "energy per shared-memory byte")
@@ -97,15 +117,21 @@ class TensorSpec(Section):
     """Tensor-core datapath."""
 
     generation: Literal["mma", "wgmma", "tcgen05"] = quantity("-", "instruction family that reaches peak")
-    macs_per_clk: dict[str, Positive] = quantity("MAC/clk", "dense MAC per clk per SM, by dtype and accumulator")
+    macs_per_clk: dict[str, Positive] = quantity(
+        "MAC/clk", "dense MAC per clk per SM, by dtype and accumulator"
+    )
     legacy_macs_per_clk: dict[str, Positive] = quantity(
         "MAC/clk", "the same through mma.sync, where the generation is not mma", default_factory=dict
     )
-    native_patterns: dict[str, tuple[str, ...]] = quantity("-", "patterns the datapath runs, by operand dtype")
-    dense_issue_ratio: Annotated[float, Field(ge=1)] = quantity("-", "dense issue interval, measured over ideal")
-    sparse_issue_ratio: Annotated[float, Field(ge=1)] = quantity("-", "sparse issue interval, measured over ideal")
+    native_patterns: dict[str, tuple[str, ...]] = quantity(
+        "-", "patterns the datapath runs, by operand dtype"
+    )
+    dense_issue_ratio: Ratio = quantity("-", "dense issue interval, measured over ideal")
+    sparse_issue_ratio: Ratio = quantity("-", "sparse issue interval, measured over ideal")
     sparse_min_interval: NonNegative = quantity("clk", "floor of the sparse issue interval per sub-core")
-    legacy_sparse_gain: NonNegative = quantity("-", "mma.sp over mma.sync rate where mma is legacy", default=2.0)
+    legacy_sparse_gain: NonNegative = quantity(
+        "-", "mma.sp over mma.sync rate where mma is legacy", default=2.0
+    )
     latency: NonNegative = quantity("clk", "latency of one large-K instruction")
 
 
@@ -115,7 +141,9 @@ class MetadataSpec(Section):
     groups_per_clk: NonNegative = quantity(
         "group/clk", "N:M groups decoded per clk per sub-core; 0 = never limits"
     )
-    bits_factor: Positive = quantity("-", "stored metadata bits over the pattern's own (padding, doubling)", default=1.0)
+    bits_factor: Positive = quantity(
+        "-", "stored metadata bits over the pattern's own (padding, doubling)", default=1.0
+    )
 
 
 class SmemSpec(Section):
@@ -162,7 +190,9 @@ class LaunchSpec(Section):
     ramp: NonNegative = quantity("s", "kernel start to first instruction of the first CTA")
     drain: NonNegative = quantity("s", "last CTA's end to kernel completion")
     cta_rate: Positive = quantity("CTA/clk", "CTAs the global scheduler starts per clk")
-    cta_start: NonNegative = quantity("clk", "CTA start to its first load: index arithmetic, barriers, descriptors")
+    cta_start: NonNegative = quantity(
+        "clk", "CTA start to its first load: index arithmetic, barriers, descriptors"
+    )
 
 
 class ClusterSpec(Section):
@@ -178,7 +208,9 @@ class PipelineSpec(Section):
     barrier: NonNegative = quantity("clk", "serial cost of the stage barrier per k-step")
     sparse_barrier: NonNegative = quantity("clk", "further serial cost per k-step of a sparse main loop")
     epilogue: NonNegative = quantity("clk", "serial cost of an epilogue beyond its bytes")
-    overhead_instructions: NonNegative = quantity("-", "warp instructions per warp per k-step beside the MMAs and loads")
+    overhead_instructions: NonNegative = quantity(
+        "-", "warp instructions per warp per k-step beside the MMAs and loads"
+    )
 
 
 class Provenance(Section):

@@ -1,0 +1,3 @@
+"""Version of the package; part of every result's provenance."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,341 @@
+"""The reference twin of the event loop: the rules of `engine`, said again with SimPy, short and slow.
+
+One SimPy process per CTA slot; a process sleeps, reserves servers, and sleeps again. Everything that the
+jitted loop keeps in flat arrays is here what it stands for: a queue of loaded stages, an ordered dictionary as
+LRU list, a server per resource. Tests hold both to the same result tick for tick, so an optimisation of the
+loop cannot change its meaning.
+
+SimPy orders events by (time, priority, serial number). Each sleep is one timeout of an integer number of ticks,
+so its serial numbers rise exactly as the loop's sequence numbers do. All processes begin at tick 0 in the order
+of their slots, before any timeout can fire.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import simpy
+
+from sparsesim.device.engine import OWNERS, Launch, Owner, Stat
+
+__all__ = ["TwinResult", "run"]
+
+Process = Generator[simpy.Event, None, None]
+Block = tuple[str | int, ...]  # what an entry of L2 is: an operand slab of one k-step, or an output tile
+
+A, B, D, PARTIAL = range(4)  # operands: rows of the two tables of a launch
+PORT, L2, FABRIC, DRAM, WHOLE_BYTES = range(5)  # columns of `ticks`
+REQUESTED, HELD, META, ARRIVING = range(4)  # columns of `size`
+
+
+@dataclass(frozen=True)
+class TwinResult:
+    """What a run gave: the same numbers as `engine.run` leaves in its buffers."""
+
+    end: int
+    owners: dict[str, int]
+    stats: list[int]
+    timeline: list[list[int]]
+
+
+class Server:
+    """A resource that serves one request after the other."""
+
+    def __init__(self) -> None:
+        self.free = 0
+        self.busy = 0
+
+    def reserve(self, at: int, ticks: int) -> int:
+        """Queue a request of `ticks` that comes at tick `at`. Returns its end."""
+        self.free = max(at, self.free) + ticks
+        self.busy += ticks
+        return self.free
+
+
+@dataclass
+class Sm:
+    """The servers of one SM, and the tick up to which its time has owners."""
+
+    number: int
+    tensor: Server = field(default_factory=Server)
+    smem: Server = field(default_factory=Server)
+    decode: Server = field(default_factory=Server)
+    issue: Server = field(default_factory=Server)
+    port: Server = field(default_factory=Server)
+    frontier: int = 0
+
+
+class Cta(NamedTuple):
+    """What one CTA computes: an output tile, over some of its k-steps."""
+
+    index: int
+    batch: int
+    tile_m: int
+    tile_n: int
+    last_m: int  # 1 if the tile is the last along m, whose size may differ
+    last_n: int
+    k_steps: range
+
+
+@dataclass
+class Entry:
+    """A block in L2: when it is there (it may be under way), and its bytes."""
+
+    ready: int
+    size: int
+
+
+def run(p: Launch, ticks: np.ndarray, size: np.ndarray) -> TwinResult:
+    """Simulate one launch.
+
+    Parameters
+    ----------
+    p, ticks, size : the launch and its two tables, as for `engine.run`
+
+    Returns
+    -------
+    TwinResult
+        All counters of `engine.Stat` included, `EVENTS` too: a timeout here is an event there.
+    """
+    return _Twin(p, ticks.tolist(), size.tolist()).run()
+
+
+def _launch_order(p: Launch) -> list[Cta]:
+    """The CTAs in launch order: batch, split, bands of tiles along one axis, each walked across that axis."""
+    axis, across = (p.tiles_m, p.tiles_n) if p.raster_along_m else (p.tiles_n, p.tiles_m)
+    tiles = [
+        (along, over) if p.raster_along_m else (over, along)
+        for band in range(0, axis, p.raster_group)
+        for over in range(across)
+        for along in range(band, min(band + p.raster_group, axis))
+    ]
+    places = [(b, split, m, n) for b in range(p.batch) for split in range(p.splits) for m, n in tiles]
+    del places[p.skip_from : p.skip_from + p.skip_by]
+    ctas = []
+    for index, (b, split, m, n) in enumerate(places):
+        first = split * p.steps_per_split
+        steps = range(first, min(first + p.steps_per_split, p.k_steps))
+        ctas.append(Cta(index, b, m, n, int(m == p.tiles_m - 1), int(n == p.tiles_n - 1), steps))
+    return ctas
+
+
+class _Twin:
+    def __init__(self, p: Launch, ticks: list[list[list[int]]], size: list[list[list[int]]]) -> None:
+        self.p, self.ticks, self.size = p, ticks, size
+        self.env = simpy.Environment(initial_time=0)
+        self.ctas = _launch_order(p)
+        self.workers = min(p.sms * p.slots, p.ctas)
+        self.sms = [Sm(i) for i in range(p.sms)]
+        self.l2, self.fabric, self.dram = Server(), Server(), Server()
+        self.cached: OrderedDict[Block, Entry] = OrderedDict()  # least recently used first
+        self.queue = iter(range(self.workers, p.ctas))
+        self.partials: dict[Block, list[int]] = {}  # output tile → when each of its partial sums is in L2
+        self.owners = [0] * len(OWNERS)
+        self.stats = [0] * Stat.COUNT
+        self.timeline = [[0] * 5 for _ in range(p.ctas)]
+        self.end = 0
+
+    @property
+    def now(self) -> int:
+        return int(self.env.now)
+
+    def run(self) -> TwinResult:
+        if self.p.warm:
+            self.prefill()
+        for worker in range(self.workers):
+            self.env.process(self.worker(worker))
+        self.env.run()
+        stats = self.stats
+        for sm in self.sms:
+            self.own(sm, self.end, Owner.IDLE)
+            stats[Stat.TENSOR_BUSY] += sm.tensor.busy
+            stats[Stat.SMEM_BUSY] += sm.smem.busy
+            stats[Stat.DECODE_BUSY] += sm.decode.busy
+            stats[Stat.ISSUE_BUSY] += sm.issue.busy
+            stats[Stat.PORT_BUSY] += sm.port.busy
+        stats[Stat.L2_BUSY] = self.l2.busy
+        stats[Stat.DRAM_BUSY] = self.dram.busy
+        stats[Stat.END] = self.end
+        return TwinResult(self.end, dict(zip(OWNERS, self.owners, strict=True)), stats, self.timeline)
+
+    def sleep(self, ticks: int) -> simpy.Timeout:
+        self.stats[Stat.EVENTS] += 1
+        return self.env.timeout(ticks)
+
+    def own(self, sm: Sm, until: int, owner: int) -> None:
+        """Whatever of the SM's time up to `until` has no owner yet belongs to `owner`."""
+        self.owners[owner] += max(until - sm.frontier, 0)
+        sm.frontier = max(until, sm.frontier)
+
+    # --- CTAs ---
+
+    def worker(self, number: int) -> Process:
+        """A CTA slot: one CTA after the other, or as a persistent CTA one tile after the other."""
+        p = self.p
+        sm = self.sms[number % p.sms]
+        yield self.sleep(number * p.cta_interval + p.cta_start)
+        if p.persistent:
+            yield from self.resident(sm, range(number, p.ctas, self.workers))
+            return
+        yield from self.resident(sm, [number])
+        for index in self.queue:
+            yield self.sleep(p.cta_start)
+            yield from self.resident(sm, [index])
+
+    def resident(self, sm: Sm, indices: Sequence[int]) -> Process:
+        """From the start of a CTA to its end: it loads ahead, across tiles, and computes tile after tile."""
+        p = self.p
+        tiles = [self.ctas[i] for i in indices]
+        loads = iter([(cta, k) for cta in tiles for k in cta.k_steps])
+        loaded: deque[tuple[int, int]] = deque()
+        self.own(sm, self.now, Owner.PROLOGUE)
+        for _ in range(max(p.stages - 1, 1)):
+            self.load(sm, loads, loaded)
+        for cta in tiles:
+            self.timeline[cta.index][:2] = [sm.number, self.now]
+            for k in cta.k_steps:
+                if not loaded:  # a single buffer: it was in use until now
+                    self.load(sm, loads, loaded)
+                ready, why = loaded.popleft()
+                if ready > self.now:
+                    yield self.sleep(ready - self.now)
+                if k == cta.k_steps[0]:
+                    self.timeline[cta.index][2] = self.now
+                    why = Owner.PROLOGUE
+                self.own(sm, self.now, why)
+                if p.stages > 1:
+                    self.load(sm, loads, loaded)
+                yield self.sleep(self.compute(sm) - self.now)
+            self.timeline[cta.index][3] = self.now
+            end = self.write(sm, cta)
+            self.timeline[cta.index][4] = end
+            self.end = max(self.end, end)
+            if p.epilogue_overlap and cta is not tiles[-1]:
+                continue  # the next tile's main loop runs meanwhile
+            self.own(sm, end, Owner.EPILOGUE)
+            if end > self.now:
+                yield self.sleep(end - self.now)
+
+    def compute(self, sm: Sm) -> int:
+        """Run one k-step, whose data are there. Returns its end: that of the slowest of its four servers."""
+        p = self.p
+        start = self.now + p.barrier
+        self.own(sm, start, Owner.BARRIER)
+        end, owner = sm.tensor.reserve(start, p.tensor), Owner.TENSOR
+        self.own(sm, end, Owner.TENSOR)
+        others = (
+            (sm.smem, p.smem_read, Owner.SMEM),
+            (sm.decode, p.decode, Owner.DECODE),
+            (sm.issue, p.issue, Owner.ISSUE),
+        )
+        for server, cost, its_owner in others:
+            if cost > 0 and (its_end := server.reserve(start, cost)) > end:
+                end, owner = its_end, its_owner
+        self.own(sm, end, owner)
+        self.stats[Stat.STEPS] += 1
+        return end
+
+    # --- memory ---
+
+    def load(self, sm: Sm, loads: Iterator[tuple[Cta, int]], loaded: deque[tuple[int, int]]) -> None:
+        """Issue the next load, if there is one: note when its data will be there and who owns a wait for them."""
+        cta, k = next(loads, (None, 0))
+        if cta is None:
+            return
+        edges = ((A, cta.last_m), (B, cta.last_n))
+        arrivals = [(sm.port.reserve(self.now, sum(self.ticks[o][e][PORT] for o, e in edges)), int(Owner.L2))]
+        arrivals[0] = (arrivals[0][0] + self.p.latency_l2, Owner.L2)
+        if self.p.smem_fill > 0:
+            sm.smem.reserve(self.now, self.p.smem_fill)
+        for (operand, edge), tile in zip(edges, (cta.tile_m, cta.tile_n), strict=True):
+            self.stats[Stat.FILL_BYTES] += self.size[operand][edge][ARRIVING]
+            arrivals.append(self.fetch(operand, edge, ("AB"[operand], cta.batch, tile, k)))
+        loaded.append(max(arrivals, key=lambda arrival: arrival[0]))
+
+    def fetch(self, operand: int, edge: int, block: Block) -> tuple[int, int]:
+        """Read a block through L2, from DRAM if it is not there. Returns (arrival, owner of a wait for it)."""
+        cost, size = self.ticks[operand][edge], self.size[operand][edge]
+        start = max(self.now, self.l2.free)
+        served = self.l2.reserve(self.now, cost[L2])
+        if cost[FABRIC] > 0:
+            served = max(served, self.fabric.reserve(self.now, cost[FABRIC]))
+        self.stats[Stat.L2_READ_BYTES] += size[REQUESTED]
+        self.stats[Stat.META_BYTES] += size[META]
+        if block in self.cached:
+            self.stats[Stat.L2_HIT_BYTES] += size[REQUESTED]
+            self.cached.move_to_end(block)
+        else:
+            self.stats[Stat.DRAM_READ_BYTES] += size[HELD]
+            self.insert(block, self.dram.reserve(start, cost[DRAM]) + self.p.latency_dram, size[HELD])
+        wait = max(self.cached[block].ready - served, 0)  # for DRAM, beyond L2's own service
+        why = Owner.DRAM if wait > served - self.now else Owner.L2
+        return served + wait + self.p.latency_l2, why
+
+    def insert(self, block: Block, ready: int, size: int) -> None:
+        """Put a block into L2, in the place of the least recently used ones; outputs among them go to DRAM."""
+        used = sum(entry.size for entry in self.cached.values()) + size
+        whole = self.ticks[D][0]
+        while used > self.p.l2_capacity and self.cached:
+            victim, entry = self.cached.popitem(last=False)
+            used -= entry.size
+            if victim[0] == "D":
+                self.dram.reserve(self.now, whole[DRAM] * entry.size // max(whole[WHOLE_BYTES], 1))
+                self.stats[Stat.DRAM_WRITE_BYTES] += entry.size
+        self.cached[block] = Entry(ready, size)
+
+    def write(self, sm: Sm, cta: Cta) -> int:
+        """The epilogue: write the output tile through L2. Returns its end.
+
+        With split-K each CTA writes a partial sum; the last of a tile reads all of them, once they are there.
+        """
+        p = self.p
+        edge = 2 * cta.last_m + cta.last_n
+        tile: Block = ("D", cta.batch, cta.tile_m, cta.tile_n)
+        end = self.now + p.epilogue
+        cost, size = self.ticks[PARTIAL][edge], self.size[PARTIAL][edge]
+        if p.splits > 1:
+            end = max(end, sm.port.reserve(self.now, cost[PORT]), self.l2.reserve(self.now, cost[L2]))
+            self.stats[Stat.PARTIAL_BYTES] += size[HELD]
+            written = self.partials.setdefault(tile, [])
+            written.append(end)
+            if len(written) < p.splits:
+                return end
+            there = sm.port.reserve(max(written), p.splits * cost[PORT])
+            end = max(there, self.l2.reserve(self.now, p.splits * cost[L2])) + p.latency_l2
+            self.stats[Stat.PARTIAL_BYTES] += p.splits * size[HELD]
+        cost, size = self.ticks[D][edge], self.size[D][edge]
+        end = max(end, sm.port.reserve(self.now, cost[PORT]), self.l2.reserve(self.now, cost[L2]))
+        self.stats[Stat.L2_WRITE_BYTES] += size[HELD]
+        if tile in self.cached:
+            self.cached.move_to_end(tile)
+        else:
+            self.insert(tile, self.now, size[HELD])
+        return end
+
+    def prefill(self) -> None:
+        """Fill L2 with what the last launch of the same buffers left: its last blocks, latest first."""
+        for block, size in self.backwards():
+            if block in self.cached:
+                continue
+            if sum(entry.size for entry in self.cached.values()) + size > self.p.l2_capacity:
+                break
+            self.cached[block] = Entry(0, size)
+            self.cached.move_to_end(block, last=False)
+
+    def backwards(self) -> Iterator[tuple[Block, int]]:
+        """Blocks in the reverse order of use: waves backwards, in each the outputs, then its k-steps."""
+        for last in range(self.p.ctas, 0, -self.workers):
+            wave = self.ctas[max(last - self.workers, 0) : last][::-1]
+            for cta in wave:
+                edge = 2 * cta.last_m + cta.last_n
+                yield ("D", cta.batch, cta.tile_m, cta.tile_n), self.size[D][edge][HELD]
+            for back in range(1, self.p.steps_per_split + 1):
+                for cta in wave:
+                    if back <= len(cta.k_steps):
+                        k = cta.k_steps[-back]
+                        yield ("A", cta.batch, cta.tile_m, k), self.size[A][cta.last_m][HELD]
+                        yield ("B", cta.batch, cta.tile_n, k), self.size[B][cta.last_n][HELD]

@@ -1,0 +1,116 @@
+"""Op → launch: the stack decides the path, the library's policy picks the kernel, the device runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sparsesim.device.build import Shape
+from sparsesim.device.simulate import Conditions, Device, LaunchResult
+from sparsesim.kernels import Kernel, KStep, Operands, dense_kernels, kstep, occupancy, sparse_kernels, splits, stage_bytes
+from sparsesim.kernels.estimate import estimate_cycles
+from sparsesim.sparsity import Pattern
+from sparsesim.workload import Gemm
+
+__all__ = ["Library", "NoKernelError", "shape_of"]
+
+#: candidates that a search simulates: those estimated within this factor of the best, at most so many
+SEARCH_MARGIN = 1.25
+SEARCH_LIMIT = 5
+#: CTA k-steps spent on each candidate of a search; the winner is then run in full
+SEARCH_BUDGET = 60_000
+
+
+class NoKernelError(ValueError):
+    """The library has no kernel of the wanted kind that fits on the GPU."""
+
+
+def shape_of(op: Gemm, out_bytes: float) -> Shape:
+    """The launch shape of an op whose output takes `out_bytes` per element."""
+    return Shape(op.m, op.n, op.k, op.batch, out_bytes)
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    kernel: Kernel
+    step: KStep
+    slots: int
+
+
+class Library:
+    """Kernels of the dense and the sparse library on one device, and the policies that pick among them."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self._scout = Device(device.gpu, SEARCH_BUDGET)
+        self._candidates: dict[tuple[Operands, bool], tuple[_Candidate, ...]] = {}
+
+    def operands(self, op: Gemm, native: Pattern | None) -> Operands:
+        """What `op`'s operands look like on the dense path (native None) or as `native`."""
+        return Operands.of(self.device.gpu, op.dtype, op.accumulator, native)
+
+    def candidates(self, operands: Operands, sparse: bool) -> tuple[_Candidate, ...]:
+        """Kernels that fit, without split-K, with their k-step costs and residency."""
+        key = (operands, sparse)
+        if key not in self._candidates:
+            gpu = self.device.gpu
+            found = (sparse_kernels if sparse else dense_kernels)(gpu, operands)
+            self._candidates[key] = tuple(
+                _Candidate(
+                    kernel,
+                    kstep(gpu, kernel, operands),
+                    1 if kernel.persistent else occupancy(gpu, kernel, stage_bytes(kernel, operands)).ctas,
+                )
+                for kernel in found
+            )
+        return self._candidates[key]
+
+    def run(
+        self,
+        operands: Operands,
+        shape: Shape,
+        conditions: Conditions,
+        policy: str,
+        accept: Callable[[Kernel], bool] | None = None,
+    ) -> LaunchResult:
+        """Pick a kernel by `policy` ("search" or "heuristic") and run it.
+
+        `accept` restricts the choice (a measured row that names its tile). Raises NoKernelError if nothing fits.
+        """
+        sparse = operands.gain > 1.0
+        ranked = self._rank(operands, shape, conditions, sparse, policy, accept)
+        if policy == "heuristic" or len(ranked) == 1:
+            return self.device.launch(ranked[0], operands, shape, conditions)
+        best = min(ranked, key=lambda kernel: self._scout.launch(kernel, operands, shape, conditions).seconds)
+        return self.device.launch(best, operands, shape, conditions)
+
+    def _rank(
+        self,
+        operands: Operands,
+        shape: Shape,
+        conditions: Conditions,
+        sparse: bool,
+        policy: str,
+        accept: Callable[[Kernel], bool] | None,
+    ) -> list[Kernel]:
+        gpu = self.device.gpu
+        clock = conditions.locked_hz or gpu.clock.max
+        size = (shape.m, shape.n, shape.k, shape.batch)
+        operand_bytes = operands.bytes_per_element * shape.batch * shape.k * (shape.m * operands.kept + shape.n)
+        in_l2 = conditions.l2 == "warm" and operand_bytes + shape.m * shape.n * shape.out_bytes <= gpu.l2.bytes
+        scored = []
+        for candidate in self.candidates(operands, sparse):
+            if accept is not None and not accept(candidate.kernel):
+                continue
+            for split_k in splits(candidate.kernel, shape.k):
+                kernel = candidate.kernel.with_split(split_k)
+                cycles = estimate_cycles(
+                    gpu, kernel, candidate.step, candidate.slots, size, clock, shape.out_bytes, in_l2,
+                    quantise=policy == "search",
+                )  # fmt: skip
+                scored.append((cycles, kernel.name, kernel))
+        if not scored:
+            raise NoKernelError(f"no {'sparse' if sparse else 'dense'} kernel for {operands.dtype} fits on {gpu.name}")
+        scored.sort(key=lambda item: item[:2])
+        limit = scored[0][0] * SEARCH_MARGIN
+        return [kernel for cycles, _, kernel in scored[:SEARCH_LIMIT] if cycles <= limit]

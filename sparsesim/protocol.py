@@ -1,0 +1,84 @@
+"""How a time was, or is to be, taken: what it includes, the L2 state, the clock.
+
+The same words as the measured-timings schema. Nothing here simulates; `interval_s` only adds the launch costs
+that each way of timing includes to a kernel's own time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparsesim.errors import UserError, nearest
+from sparsesim.hardware import GpuSpec
+
+__all__ = ["L2_STATES", "TIMINGS", "Protocol", "interval_s", "parse_clock"]
+
+TIMINGS = ("stream", "graph", "kernel", "event", "host")
+L2_STATES = ("warm", "rotating", "cold")
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """timing: what the figure includes; l2: what is in L2 at the start; locked_hz: clock, None = free."""
+
+    timing: str = "kernel"
+    l2: str = "rotating"
+    locked_hz: float | None = None
+
+    @staticmethod
+    def parse(timing: str = "kernel", l2: str = "rotating", clock: str = "free") -> Protocol:
+        """From the words of the schema; raises UserError naming the field and the nearest valid word."""
+        problems = []
+        for field, value, valid in (("timing", timing, TIMINGS), ("l2", l2, L2_STATES)):
+            if value not in valid:
+                problems.append(f"{field}: expected one of {', '.join(valid)}, found {value!r}{nearest(value, valid)}")
+        locked = None
+        try:
+            locked = parse_clock(clock)
+        except UserError as err:
+            problems += err.problems
+        if problems:
+            raise UserError(problems)
+        return Protocol(timing, l2, locked)
+
+    @property
+    def clock(self) -> str:
+        """The clock in the words of the schema."""
+        return "free" if self.locked_hz is None else f"locked:{self.locked_hz / 1e6:g}"
+
+
+def parse_clock(text: str) -> float | None:
+    """``free`` → None, ``locked:<MHz>`` → Hz."""
+    if text == "free":
+        return None
+    word, _, number = text.partition(":")
+    try:
+        mhz = float(number)
+    except ValueError:
+        mhz = 0.0
+    if word != "locked" or not 1.0 <= mhz <= 10_000.0:
+        raise UserError(f"clock: expected free or locked:<MHz>, found {text!r}")
+    return mhz * 1e6
+
+
+def interval_s(gpu: GpuSpec, timing: str, busy_s: float, free_launch: bool = False) -> tuple[float, float]:
+    """(time that the protocol reports, idle time between launches) [s] of a kernel busy for `busy_s`.
+
+    kernel = ramp + busy + drain; graph and stream add the gap between dependent kernels, stream and host are
+    bounded below by the host's cost of a call; event adds its own overhead. `free_launch` idealises all of it.
+    """
+    if free_launch:
+        return busy_s, 0.0
+    launch = gpu.launch
+    kernel = launch.ramp + busy_s + launch.drain
+    if timing == "kernel":
+        total = kernel
+    elif timing == "graph":
+        total = kernel + launch.graph_gap
+    elif timing == "stream":
+        total = max(kernel + launch.stream_gap, launch.host_call)
+    elif timing == "event":
+        total = kernel + launch.event_overhead
+    else:
+        total = max(kernel + launch.stream_gap, launch.framework_call)
+    return total, total - busy_s

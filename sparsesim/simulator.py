@@ -1,0 +1,107 @@
+"""The main job for one op: decide its path, run it and its dense baseline under one protocol."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sparsesim._version import __version__
+from sparsesim.device.simulate import Conditions, Device, LaunchResult
+from sparsesim.hardware import GpuSpec
+from sparsesim.kernels import Kernel
+from sparsesim.lowering import Library, shape_of
+from sparsesim.protocol import Protocol, interval_s
+from sparsesim.results import GemmResult, config_hash
+from sparsesim.sparsity import Pattern
+from sparsesim.stacks import Stack, get_stack
+from sparsesim.workload import Gemm
+
+__all__ = ["Simulator"]
+
+
+class Simulator:
+    """Simulates ops on one GPU; equal sub-problems are simulated once.
+
+    Parameters
+    ----------
+    gpu : GpuSpec
+    stack : Stack or its name; None = the stack with a sparse path on that GPU (cuSPARSELt)
+    """
+
+    def __init__(self, gpu: GpuSpec, stack: Stack | str | None = None) -> None:
+        self.gpu = gpu
+        self.stack = stack if isinstance(stack, Stack) else get_stack(stack or "cusparselt")
+        self.device = Device(gpu)
+        self.library = Library(self.device)
+        self._gpu_hash = config_hash(gpu)
+        self._timed: dict[tuple[object, ...], tuple[float, LaunchResult]] = {}
+
+    def time_dense(self, op: Gemm, protocol: Protocol, policy: str | None = None) -> tuple[float, LaunchResult]:
+        """(seconds as the protocol reports, launch) of `op` on the dense path."""
+        dense = get_stack(self.stack.dense_stack)
+        return self._time(op, None, dense.output(op.dtype), protocol, policy or dense.policy)
+
+    def time_sparse(
+        self, op: Gemm, native: Pattern, protocol: Protocol, policy: str | None = None
+    ) -> tuple[float, LaunchResult]:
+        """(seconds as the protocol reports, launch) of `op` on the sparse path, as `native`."""
+        return self._time(op, native, self.stack.output(op.dtype), protocol, policy or self.stack.policy)
+
+    def gemm(self, op: Gemm, protocol: Protocol | None = None) -> GemmResult:
+        """Simulate one op and its dense baseline.
+
+        Raises
+        ------
+        NoKernelError
+            The dtype has no dense kernel on this GPU.
+        """
+        protocol = protocol or Protocol()
+        decision = self.stack.decide(op, self.gpu)
+        dense_s, dense_launch = self.time_dense(op, protocol)
+        if decision.path == "sparse":
+            assert decision.native is not None
+            time_s, launch = self.time_sparse(op, decision.native, protocol)
+        else:
+            time_s, launch = dense_s, dense_launch
+        return GemmResult(
+            gpu=self.gpu.name,
+            stack=self.stack.name,
+            op=op,
+            protocol=protocol,
+            path=decision.path,
+            reason=decision.reason,
+            reason_text=decision.text,
+            time_us=time_s * 1e6,
+            dense_time_us=dense_s * 1e6,
+            nominal_speedup=Pattern.parse(op.pattern).nominal_speedup,
+            launch=launch,
+            dense_launch=dense_launch,
+            version=__version__,
+            gpu_hash=self._gpu_hash,
+        )
+
+    def time_kernel(self, op: Gemm, native: Pattern | None, kernel: Kernel, protocol: Protocol) -> tuple[float, LaunchResult]:
+        """(seconds, launch) of `op` on one given kernel."""
+        out = (self.stack if native else get_stack(self.stack.dense_stack)).output(op.dtype)
+        operands = self.library.operands(op, native)
+        return self._settle(
+            protocol, lambda conditions: self.device.launch(kernel, operands, shape_of(op, out), conditions)
+        )
+
+    def _time(
+        self, op: Gemm, native: Pattern | None, out: float, protocol: Protocol, policy: str
+    ) -> tuple[float, LaunchResult]:
+        operands = self.library.operands(op, native)
+        shape = shape_of(op, out)
+        key = (operands if op.dtype != "bf16" else replace(operands, dtype="f16"), shape, protocol, policy)
+        if key not in self._timed:
+            self._timed[key] = self._settle(
+                protocol, lambda conditions: self.library.run(operands, shape, conditions, policy)
+            )
+        return self._timed[key]
+
+    def _settle(self, protocol: Protocol, launch_with: object) -> tuple[float, LaunchResult]:
+        """Run with the power balance of back-to-back launches: the idle gap follows from the protocol."""
+        gap = interval_s(self.gpu, protocol.timing, 0.0)[1]
+        conditions = Conditions(l2=protocol.l2, locked_hz=protocol.locked_hz, gap_s=gap)
+        launch: LaunchResult = launch_with(conditions)  # type: ignore[operator]
+        return interval_s(self.gpu, protocol.timing, launch.seconds)[0], launch

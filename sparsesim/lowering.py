@@ -7,7 +7,18 @@ from dataclasses import dataclass
 
 from sparsesim.device.build import Shape
 from sparsesim.device.simulate import Conditions, Device, LaunchResult
-from sparsesim.kernels import Kernel, KStep, Operands, dense_kernels, kstep, occupancy, sparse_kernels, splits, stage_bytes
+from sparsesim.kernels import (
+    Kernel,
+    KStep,
+    Operands,
+    dense_kernels,
+    kstep,
+    occupancy,
+    sparse_kernels,
+    splits,
+    stage_bytes,
+)
+from sparsesim.kernels.datapath import rate_key
 from sparsesim.kernels.estimate import estimate_cycles
 from sparsesim.sparsity import Pattern
 from sparsesim.workload import Gemm
@@ -54,6 +65,10 @@ class Library:
         key = (operands, sparse)
         if key not in self._candidates:
             gpu = self.device.gpu
+            if rate_key(operands.dtype, operands.acc_dtype) not in gpu.tensor.macs_per_clk:
+                raise NoKernelError(
+                    f"{operands.dtype} (accumulating in {operands.acc_dtype}) has no tensor-core path on {gpu.name}"
+                )
             found = (sparse_kernels if sparse else dense_kernels)(gpu, operands)
             self._candidates[key] = tuple(
                 _Candidate(
@@ -81,8 +96,14 @@ class Library:
         ranked = self._rank(operands, shape, conditions, sparse, policy, accept)
         if policy == "heuristic" or len(ranked) == 1:
             return self.device.launch(ranked[0], operands, shape, conditions)
-        best = min(ranked, key=lambda kernel: self._scout.launch(kernel, operands, shape, conditions).seconds)
-        return self.device.launch(best, operands, shape, conditions)
+        scouted = [self._scout.launch(kernel, operands, shape, conditions) for kernel in ranked]
+        best = min(scouted, key=lambda launch: launch.seconds + self._reduction_s(launch.kernel))
+        return self.device.launch(best.kernel, operands, shape, conditions, clock_guess=best.clock_hz)
+
+    def _reduction_s(self, kernel: Kernel) -> float:
+        """Launch cost [s] of the kernel that reduces split-K partials."""
+        launch = self.device.gpu.launch
+        return launch.ramp + launch.drain + launch.stream_gap if kernel.split_k > 1 else 0.0
 
     def _rank(
         self,
@@ -96,8 +117,13 @@ class Library:
         gpu = self.device.gpu
         clock = conditions.locked_hz or gpu.clock.max
         size = (shape.m, shape.n, shape.k, shape.batch)
-        operand_bytes = operands.bytes_per_element * shape.batch * shape.k * (shape.m * operands.kept + shape.n)
-        in_l2 = conditions.l2 == "warm" and operand_bytes + shape.m * shape.n * shape.out_bytes <= gpu.l2.bytes
+        operand_bytes = (
+            operands.bytes_per_element * shape.batch * shape.k * (shape.m * operands.kept + shape.n)
+        )
+        in_l2 = (
+            conditions.l2 == "warm"
+            and operand_bytes + shape.m * shape.n * shape.out_bytes <= gpu.l2.usable_bytes
+        )
         scored = []
         for candidate in self.candidates(operands, sparse):
             if accept is not None and not accept(candidate.kernel):
@@ -108,9 +134,12 @@ class Library:
                     gpu, kernel, candidate.step, candidate.slots, size, clock, shape.out_bytes, in_l2,
                     quantise=policy == "search",
                 )  # fmt: skip
+                cycles += self._reduction_s(kernel) * clock
                 scored.append((cycles, kernel.name, kernel))
         if not scored:
-            raise NoKernelError(f"no {'sparse' if sparse else 'dense'} kernel for {operands.dtype} fits on {gpu.name}")
+            raise NoKernelError(
+                f"no {'sparse' if sparse else 'dense'} kernel for {operands.dtype} fits on {gpu.name}"
+            )
         scored.sort(key=lambda item: item[:2])
         limit = scored[0][0] * SEARCH_MARGIN
         return [kernel for cycles, _, kernel in scored[:SEARCH_LIMIT] if cycles <= limit]

@@ -10,6 +10,7 @@ import csv
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sparsesim.errors import ProblemList, UserError, nearest
 
@@ -53,7 +54,19 @@ class MeasuredRow:
     @property
     def pair_key(self) -> tuple[object, ...]:
         """Equal for a dense and a sparse row of one source with equal shape and dtype."""
-        return (self.gpu, self.source, self.m, self.n, self.k, self.batch, self.dtype, self.timing, self.l2, self.clock, self.set)
+        return (
+            self.gpu,
+            self.source,
+            self.m,
+            self.n,
+            self.k,
+            self.batch,
+            self.dtype,
+            self.timing,
+            self.l2,
+            self.clock,
+            self.set,
+        )
 
 
 def read_measured(path: str | Path) -> list[MeasuredRow]:
@@ -66,13 +79,17 @@ def read_measured(path: str | Path) -> list[MeasuredRow]:
     """
     path = Path(path)
     if not path.is_file():
-        raise UserError(f"{path}: expected a CSV file of measured timings, found {'a folder' if path.is_dir() else 'no such file'}")
+        raise UserError(
+            f"{path}: expected a CSV file of measured timings, found {'a folder' if path.is_dir() else 'no such file'}"
+        )
     problems = ProblemList(str(path))
     rows: list[MeasuredRow] = []
     try:
         with path.open(newline="", encoding="utf-8-sig") as handle:
             reader = csv.DictReader(handle, strict=True)
             header = reader.fieldnames or []
+            if not header:
+                raise UserError(f"{path}: expected a header and at least one row, found an empty file")
             for column in COLUMNS:
                 if column not in header:
                     problems.add("header", f"a column {column!r}{nearest(column, header)}", ",".join(header))
@@ -94,9 +111,11 @@ def read_measured(path: str | Path) -> list[MeasuredRow]:
     return rows
 
 
-def _row(raw: dict[str, str], path: Path, line: int, problems: ProblemList) -> MeasuredRow | None:
+def _row(raw: dict[str, Any], path: Path, line: int, problems: ProblemList) -> MeasuredRow | None:
     if None in raw or any(value is None for value in raw.values()):
-        problems.add(f"line {line}", f"{len(COLUMNS)} fields", f"{sum(v is not None for v in raw.values())} fields")
+        problems.add(
+            f"line {line}", f"{len(COLUMNS)} fields", f"{sum(v is not None for v in raw.values())} fields"
+        )
         return None
     sizes: dict[str, int] = {}
     for name in ("m", "n", "k", "batch"):
@@ -115,4 +134,4 @@ def _row(raw: dict[str, str], path: Path, line: int, problems: ProblemList) -> M
         problems.add(f"line {line}: time_us", "a positive number", raw["time_us"])
         return None
     text = {name: raw[name].strip() for name in COLUMNS if name not in ("m", "n", "k", "batch", "time_us")}
-    return MeasuredRow(**sizes, time_us=time_us, file=str(path), line=line, **text)
+    return MeasuredRow(time_us=time_us, file=str(path), line=line, **sizes, **text)  # type: ignore[arg-type]

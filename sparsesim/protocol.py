@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sparsesim.errors import UserError, nearest
 from sparsesim.hardware import GpuSpec
 
-__all__ = ["L2_STATES", "TIMINGS", "Protocol", "interval_s", "parse_clock"]
+__all__ = ["L2_STATES", "TIMINGS", "Protocol", "interval_s", "launch_gaps", "parse_clock"]
 
 TIMINGS = ("stream", "graph", "kernel", "event", "host")
 L2_STATES = ("warm", "rotating", "cold")
@@ -31,7 +31,9 @@ class Protocol:
         problems = []
         for field, value, valid in (("timing", timing, TIMINGS), ("l2", l2, L2_STATES)):
             if value not in valid:
-                problems.append(f"{field}: expected one of {', '.join(valid)}, found {value!r}{nearest(value, valid)}")
+                problems.append(
+                    f"{field}: expected one of {', '.join(valid)}, found {value!r}{nearest(value, valid)}"
+                )
         locked = None
         try:
             locked = parse_clock(clock)
@@ -61,24 +63,29 @@ def parse_clock(text: str) -> float | None:
     return mhz * 1e6
 
 
-def interval_s(gpu: GpuSpec, timing: str, busy_s: float, free_launch: bool = False) -> tuple[float, float]:
-    """(time that the protocol reports, idle time between launches) [s] of a kernel busy for `busy_s`.
+def launch_gaps(gpu: GpuSpec, timing: str, launches: int = 1) -> tuple[float, float]:
+    """(idle time that a call adds to its kernels' busy time, shortest interval between calls) [s].
 
-    kernel = ramp + busy + drain; graph and stream add the gap between dependent kernels, stream and host are
-    bounded below by the host's cost of a call; event adds its own overhead. `free_launch` idealises all of it.
+    A call of `launches` dependent kernels pays ramp and drain for each. graph and stream add the gap between
+    dependent kernels; stream and host calls come no faster than the host issues them; event adds its overhead.
+    """
+    launch = gpu.launch
+    inner_gap = launch.graph_gap if timing == "graph" else launch.stream_gap
+    gap = launches * (launch.ramp + launch.drain) + (launches - 1) * inner_gap
+    floor = {"stream": launch.host_call, "host": launch.framework_call}.get(timing, 0.0)
+    after = {"kernel": 0.0, "event": launch.event_overhead}.get(timing, inner_gap)
+    return gap + after, floor
+
+
+def interval_s(
+    gpu: GpuSpec, timing: str, busy_s: float, launches: int = 1, free_launch: bool = False
+) -> tuple[float, float]:
+    """(time that the protocol reports, idle time in it) [s] of a call whose kernels are busy for `busy_s`.
+
+    `free_launch` idealises all launch costs. See `launch_gaps`.
     """
     if free_launch:
         return busy_s, 0.0
-    launch = gpu.launch
-    kernel = launch.ramp + busy_s + launch.drain
-    if timing == "kernel":
-        total = kernel
-    elif timing == "graph":
-        total = kernel + launch.graph_gap
-    elif timing == "stream":
-        total = max(kernel + launch.stream_gap, launch.host_call)
-    elif timing == "event":
-        total = kernel + launch.event_overhead
-    else:
-        total = max(kernel + launch.stream_gap, launch.framework_call)
+    gap, floor = launch_gaps(gpu, timing, launches)
+    total = max(busy_s + gap, floor)
     return total, total - busy_s

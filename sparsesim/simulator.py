@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from sparsesim._version import __version__
@@ -9,7 +10,7 @@ from sparsesim.device.simulate import Conditions, Device, LaunchResult
 from sparsesim.hardware import GpuSpec
 from sparsesim.kernels import Kernel
 from sparsesim.lowering import Library, shape_of
-from sparsesim.protocol import Protocol, interval_s
+from sparsesim.protocol import Protocol, interval_s, launch_gaps
 from sparsesim.results import GemmResult, config_hash
 from sparsesim.sparsity import Pattern
 from sparsesim.stacks import Stack, get_stack
@@ -35,7 +36,9 @@ class Simulator:
         self._gpu_hash = config_hash(gpu)
         self._timed: dict[tuple[object, ...], tuple[float, LaunchResult]] = {}
 
-    def time_dense(self, op: Gemm, protocol: Protocol, policy: str | None = None) -> tuple[float, LaunchResult]:
+    def time_dense(
+        self, op: Gemm, protocol: Protocol, policy: str | None = None
+    ) -> tuple[float, LaunchResult]:
         """(seconds as the protocol reports, launch) of `op` on the dense path."""
         dense = get_stack(self.stack.dense_stack)
         return self._time(op, None, dense.output(op.dtype), protocol, policy or dense.policy)
@@ -79,7 +82,9 @@ class Simulator:
             gpu_hash=self._gpu_hash,
         )
 
-    def time_kernel(self, op: Gemm, native: Pattern | None, kernel: Kernel, protocol: Protocol) -> tuple[float, LaunchResult]:
+    def time_kernel(
+        self, op: Gemm, native: Pattern | None, kernel: Kernel, protocol: Protocol
+    ) -> tuple[float, LaunchResult]:
         """(seconds, launch) of `op` on one given kernel."""
         out = (self.stack if native else get_stack(self.stack.dense_stack)).output(op.dtype)
         operands = self.library.operands(op, native)
@@ -99,9 +104,11 @@ class Simulator:
             )
         return self._timed[key]
 
-    def _settle(self, protocol: Protocol, launch_with: object) -> tuple[float, LaunchResult]:
-        """Run with the power balance of back-to-back launches: the idle gap follows from the protocol."""
-        gap = interval_s(self.gpu, protocol.timing, 0.0)[1]
-        conditions = Conditions(l2=protocol.l2, locked_hz=protocol.locked_hz, gap_s=gap)
-        launch: LaunchResult = launch_with(conditions)  # type: ignore[operator]
-        return interval_s(self.gpu, protocol.timing, launch.seconds)[0], launch
+    def _settle(
+        self, protocol: Protocol, launch_with: Callable[[Conditions], LaunchResult]
+    ) -> tuple[float, LaunchResult]:
+        """Run with the power balance of back-to-back launches: the idle time follows from the protocol."""
+        gap, floor = launch_gaps(self.gpu, protocol.timing)
+        conditions = Conditions(l2=protocol.l2, locked_hz=protocol.locked_hz, gap_s=gap, floor_s=floor)
+        launch = launch_with(conditions)
+        return interval_s(self.gpu, protocol.timing, launch.seconds, launch.launches)[0], launch

@@ -112,6 +112,8 @@ def _ranks(x: np.ndarray) -> np.ndarray:
 def op_of(row: MeasuredRow) -> Gemm:
     """The op of a measured row; raises UserError if the model has no such dtype or pattern."""
     acc = row.acc_dtype if row.acc_dtype in ("f32", "f16", "i32") else None
+    if "(f16 acc)" in row.library:  # the label of a CUTLASS kernel is more precise than the column
+        acc = "f16"
     return Gemm(
         name="row",
         m=row.m,
@@ -150,7 +152,9 @@ def _predict(simulator: Simulator, row: MeasuredRow) -> tuple[float, str]:
     accept = _named_tile(row.library)
     if accept is not None:
         operands = simulator.library.operands(op, native)
-        kernels = [c.kernel for c in simulator.library.candidates(operands, row.is_sparse) if accept(c.kernel)]
+        kernels = [
+            c.kernel for c in simulator.library.candidates(operands, row.is_sparse) if accept(c.kernel)
+        ]
         if kernels:
             times = [simulator.time_kernel(op, native, kernel, protocol) for kernel in kernels]
             seconds, launch = min(times, key=lambda pair: pair[0])
@@ -221,7 +225,9 @@ def _speedup_groups(predictions: list[Prediction]) -> list[dict[str, Any]]:
         base = dense.get(p.row.pair_key) if p.row.is_sparse else None
         if base is not None:
             measured = base.row.time_us / p.row.time_us
-            pairs.setdefault((p.row.gpu, p.row.dtype), []).append((base.predicted_us / p.predicted_us, measured))
+            pairs.setdefault((p.row.gpu, p.row.dtype), []).append(
+                (base.predicted_us / p.predicted_us, measured)
+            )
     groups = []
     for (gpu, dtype), values in sorted(pairs.items()):
         predicted, measured = [v[0] for v in values], [v[1] for v in values]

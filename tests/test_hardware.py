@@ -225,7 +225,7 @@ def test_audit_shows_the_units_of_the_file(gpus: dict[str, GpuSpec]) -> None:
     assert mac.range[0] < mac.value < mac.range[1]
     assert rows["l2.bytes"].value == 50
     soft = assumed_or_fitted(gpus["h100_pcie"])
-    assert {row.status for row in soft} == {"assumed"}
+    assert {row.status for row in soft} <= {"assumed", "fitted"}
     assert 0 < len(soft) < len(rows)
     assert len(assumed_or_fitted(gpus["hypothetical_nm"])) == len(audit(gpus["hypothetical_nm"]))
 

@@ -6,15 +6,16 @@ Every mechanism that can be idealised is idealised here, by changing numbers; th
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sparsesim.device.engine import TICKS, Launch
 from sparsesim.hardware import GpuSpec
 from sparsesim.kernels import Kernel, KStep, Operands, kstep, occupancy, stage_bytes
+from sparsesim.kernels.datapath import rate_key
 
-__all__ = ["DEVICE_IDEALS", "LaunchPlan", "Shape", "build"]
+__all__ = ["DEVICE_IDEALS", "LaunchPlan", "Shape", "build", "reduction_cycles"]
 
 #: mechanisms that are idealised by changing the launch (the others are outside the device, or the clock)
 DEVICE_IDEALS = ("metadata", "occupancy", "issue", "operand", "l2", "dram")
@@ -87,14 +88,16 @@ def build(
     per_split = math.ceil(k_steps / kernel.split_k)
     split_k = math.ceil(k_steps / per_split)
     ctas = tiles_m * tiles_n * shape.batch * split_k
+    full = "occupancy" in ideal
+    if full:  # no ragged split: all CTAs of a tile share its depth equally
+        k_steps = per_split * split_k
     useful = shape.macs / (tiles_m * tiles_n * shape.batch * k_steps * step.macs)
 
-    full = "occupancy" in ideal
     # without wave quantisation and tile padding, the busiest SM does its exact share of the useful work
     scale = useful * (ctas / (math.ceil(ctas / gpu.sm.count) * gpu.sm.count)) if full else 1.0
     no_meta = "metadata" in ideal and operands.gain > 1.0
     meta_share = step.meta_bytes / step.a_bytes if no_meta else 0.0
-    tensor = step.macs / operands.gain / _rate(gpu, kernel, operands) if "issue" in ideal else step.tensor
+    tensor = step.macs / operands.gain / _rate(gpu, operands) if "issue" in ideal else step.tensor
     issue = 0.0 if "issue" in ideal else step.issue
     port_saved = meta_share * step.a_bytes / gpu.smem.bytes_per_clk
     reads_of_a = kernel.warps_n if kernel.family == "sm80" else 1
@@ -135,24 +138,55 @@ def build(
         barrier=0 if full else _ticks(barrier),
         cta_start=0 if full else _ticks(gpu.launch.cta_start),
         cta_interval=0 if full else _ticks(1 / gpu.launch.cta_rate),
-        epilogue=0 if full else _ticks(gpu.pipeline.epilogue),
+        epilogue=0
+        if full
+        else _ticks(gpu.pipeline.epilogue + (0.0 if free_port else _staging(gpu, kernel, shape))),
         latency_l2=_ticks(latency_l2),
         latency_dram=_ticks(latency_dram),
-        l2_capacity=int(gpu.l2.bytes),
-        evicts=int(footprint > gpu.l2.bytes),
+        l2_capacity=int(gpu.l2.usable_bytes),
+        write_queue=0 if "dram" in ideal else _ticks(gpu.dram.write_queue / _dram_per_clk(gpu, clock_hz)),
+        evicts=int(footprint > gpu.l2.usable_bytes),
         warm=int(warm),
     )
+    if full:  # padding moves nothing through shared memory
+        step = replace(step, smem_bytes=step.smem_bytes * useful, fill_bytes=step.fill_bytes * useful)
     return LaunchPlan(launch, table, size, step, kernel, operands, shape, useful, resident.limit)
 
 
-def _rate(gpu: GpuSpec, kernel: Kernel, operands: Operands) -> float:
-    """Nominal dense MAC per clk per SM of the instruction family that the kernel uses."""
-    from sparsesim.kernels.datapath import rate_key
+def _rate(gpu: GpuSpec, operands: Operands) -> float:
+    """Nominal dense MAC per clk per SM of the GPU, whichever instruction family the kernel uses."""
+    return gpu.tensor.macs_per_clk[rate_key(operands.dtype, operands.acc_dtype)]
 
-    key = rate_key(operands.dtype, operands.acc_dtype)
-    if kernel.family == "sm80" and gpu.tensor.generation != "mma" and key in gpu.tensor.legacy_macs_per_clk:
-        return gpu.tensor.legacy_macs_per_clk[key]
-    return gpu.tensor.macs_per_clk[key]
+
+def _dram_per_clk(gpu: GpuSpec, clock_hz: float) -> float:
+    """DRAM bytes per SM cycle that tiled operand reads reach."""
+    return gpu.dram.bytes_per_s * gpu.dram.achieved_fraction * gpu.dram.tiled_fraction / clock_hz
+
+
+def reduction_cycles(gpu: GpuSpec, plan: LaunchPlan, clock_hz: float, ideal: frozenset[str]) -> float:
+    """SM cycles of the kernel that reduces split-K partials: it reads them all and writes the output.
+
+    Bound by L2, or by DRAM for the partials that did not stay in L2, plus one start and one latency.
+    """
+    if plan.launch.splits == 1:
+        return 0.0
+    partials = plan.shape.m * plan.shape.n * plan.shape.batch * PARTIAL_BYTES * plan.launch.splits
+    output = plan.shape.m * plan.shape.n * plan.shape.batch * plan.shape.out_bytes
+    spilled = float(plan.size[3, 0, 2] / max(plan.size[3, 0, 1], 1)) * partials
+    through_l2 = 0.0 if "l2" in ideal else (partials + output) / gpu.l2.bytes_per_clk
+    from_dram = 0.0 if "dram" in ideal else spilled / _dram_per_clk(gpu, clock_hz)
+    latency = 0.0 if "occupancy" in ideal else gpu.launch.cta_start + plan.launch.latency_l2 / TICKS
+    return max(through_l2, from_dram) + latency
+
+
+def _staging(gpu: GpuSpec, kernel: Kernel, shape: Shape) -> float:
+    """Cycles that an output tile takes through shared memory on its way out.
+
+    mma.sync epilogues write f32 accumulators and read them back in rows (CUTLASS epilogue/threadblock);
+    TMA epilogues stage the converted tile.
+    """
+    element = 4.0 if kernel.family == "sm80" else shape.out_bytes
+    return kernel.sm_tile_m * kernel.tile_n * 2 * element / gpu.smem.bytes_per_clk
 
 
 def _mean_latency(gpu: GpuSpec) -> float:
@@ -174,10 +208,12 @@ def _tables(
     ticks = np.zeros((4, 4, 5), dtype=np.int64)
     size = np.zeros((4, 4, 4), dtype=np.int64)
     free_l2, free_dram = "l2" in ideal, "dram" in ideal
-    dram_per_clk = gpu.dram.bytes_per_s * gpu.dram.achieved_fraction / clock_hz
+    dram_per_clk = _dram_per_clk(gpu, clock_hz)
     far = (gpu.l2.partitions - 1) / gpu.l2.partitions
 
-    def fill_in(operand: int, edge: int, requested: float, block: float, meta: float, arriving: float) -> None:
+    def fill_in(
+        operand: int, edge: int, requested: float, block: float, meta: float, arriving: float
+    ) -> None:
         size[operand, edge] = [round(requested), round(block), round(meta), round(arriving)]
         ticks[operand, edge] = [
             0 if free_l2 else _ticks(arriving / gpu.l2.sm_bytes_per_clk),
@@ -194,6 +230,9 @@ def _tables(
     # rows of a pair's second half can lie wholly outside the matrix
     edge_m = 0.0 if math.ceil(shape.m / rows) < kernel.tiles(shape.m, shape.n)[0] else last_m / rows
     keep = 1.0 - meta_share
+    # split-K partials that L2 cannot hold until they are reduced go to DRAM and back
+    partials = float(shape.m) * shape.n * shape.batch * PARTIAL_BYTES * kernel.split_k
+    spilled = max(0.0, 1.0 - gpu.l2.usable_bytes / partials)
     for edge, share in ((0, 1.0), (1, edge_m)):
         x = share * depth
         fill_in(
@@ -210,6 +249,7 @@ def _tables(
         fill_in(2, edge, out, out, 0.0, 0.0)
         ticks[2, edge, 0] = 0 if free_l2 else _ticks(out / gpu.l2.sm_bytes_per_clk)
         partial = rows * cols * part * PARTIAL_BYTES
-        fill_in(3, edge, partial, partial, 0.0, 0.0)
+        fill_in(3, edge, partial, partial, partial * spilled, 0.0)
+        ticks[3, edge, 3] = 0 if free_dram else _ticks(partial * spilled / dram_per_clk)
         ticks[3, edge, 0] = 0 if free_l2 else _ticks(partial / gpu.l2.sm_bytes_per_clk)
     return ticks, size, int(size[2, 0, 1])

@@ -17,8 +17,11 @@ The rules, in the order in which they are applied:
    flight are merged. Replacement is LRU over blocks; an evicted output block costs a DRAM write.
 4. A k-step starts when its data are there, pays the barrier, then reserves tensor datapath, shared-memory
    port, metadata decoder and issue slots of its SM at once; it ends with the last of them.
-5. The epilogue writes the output tile through L2. With split-K every split writes a partial tile and the last
-   one reads them all back.
+   DRAM reads go first: writes wait in a queue that drains while no read is there, and delay reads only once
+   it overflows.
+5. The epilogue writes the output tile through L2; with split-K, every split a partial tile (another kernel
+   reduces them). A persistent CTA with two accumulators starts its next tile meanwhile, unless the tile
+   before still holds the other one.
 6. Events are ordered by (time, sequence number). One event is pending per worker.
 
 Source of the scheme: the mechanisms of the design, each with its parameters named in `launch`.
@@ -27,7 +30,7 @@ Source of the scheme: the mechanisms of the design, each with its parameters nam
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numba
 import numpy as np
@@ -42,8 +45,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def jit(function: F) -> F:
     """The one jit policy: cached on disk, no fast-math, NumPy error model."""
-    compiled: F = numba.njit(cache=True, fastmath=False, error_model="numpy")(function)
-    return compiled
+    return cast(F, numba.njit(cache=True, fastmath=False, error_model="numpy")(function))
 
 
 class Owner:
@@ -94,7 +96,8 @@ class Launch(NamedTuple):
     """One launch, in numbers. Ticks are 1/`TICKS` SM cycles; bytes are bytes.
 
     The tables: ``ticks[operand, edge, resource]`` with operand 0 = A, 1 = B, 2 = D, 3 = split-K partial;
-    edge 0 = whole tile, 1 = last (ragged) tile; resource 0 = SM port, 1 = L2 server, 2 = fabric, 3 = DRAM.
+    edge 0 = whole tile, 1 = last (ragged) tile; resource 0 = SM port, 1 = L2 server, 2 = fabric, 3 = DRAM
+    (of a partial: of what does not stay in L2, whose bytes are in ``size[3, edge, 2]``).
     ``size[operand, edge, what]`` with what 0 = bytes requested from L2 by one CTA, 1 = bytes of the block,
     2 = metadata bytes among those requested, 3 = bytes that arrive in shared memory.
     D's edge index is ``2 * last_m + last_n``.
@@ -128,6 +131,7 @@ class Launch(NamedTuple):
     latency_l2: int
     latency_dram: int
     l2_capacity: int
+    write_queue: int
     evicts: int
     warm: int
 
@@ -135,25 +139,23 @@ class Launch(NamedTuple):
 BLOCK = np.dtype([("ready", "i8"), ("size", "i4"), ("prev", "i4"), ("next", "i4"), ("spare", "i4")])
 WORK = np.dtype([(name, "i8") for name in (
     "phase", "cta", "step", "steps", "slot", "load_cta", "load_step", "load_steps", "load_slot",
-    "load_a", "load_b", "load_edge_m", "load_edge_n", "sm",
+    "load_a", "load_b", "load_edge_m", "load_edge_n", "sm", "drained",
 )])  # fmt: skip
 UNITS = np.dtype([(name, "i8") for name in (
     "tensor_free", "smem_free", "decode_free", "issue_free", "port_free", "frontier",
 )])  # fmt: skip
-PARTIAL = np.dtype([("count", "i8"), ("ready", "i8")])
 HEAP = np.dtype([("time", "i8"), ("seq", "i8"), ("worker", "i8")])
 
 
 class Buffers(NamedTuple):
     """Arrays of one run; allocated by `allocate`, mutated by `run`.
 
-    block : BLOCK[blocks + 1]  operand slabs and output tiles: tick at which each is in L2 (-1 = absent), bytes,
-        LRU list; the last element is the list's sentinel
-    work : WORK[workers]  what each CTA slot computes and loads: CTA, k-step, steps, ring slot of the next stage
+    block : BLOCK[blocks + 1]  operand slabs and output tiles: tick at which each is in L2 (-1 = absent),
+        bytes, LRU list; the last element is the list's sentinel
+    work : WORK[workers]  what each CTA slot computes and loads: CTA, k-step, steps, ring slot of next stage
     units : UNITS[sms]  when each SM's servers are free again; frontier = tick up to which its time has owners
     ready, why : int64, int8 [workers, stages]  arrival of each stage's data, owner of a wait for it
     heap : HEAP[workers]  pending events
-    partial : PARTIAL[tiles]  split-K partials written, and when all of them are in L2
     timeline : int64[ctas, 5]  SM, start, main-loop start, main-loop end, end
     """
 
@@ -163,7 +165,6 @@ class Buffers(NamedTuple):
     ready: np.ndarray
     why: np.ndarray
     heap: np.ndarray
-    partial: np.ndarray
     owners: np.ndarray
     stats: np.ndarray
     timeline: np.ndarray
@@ -171,7 +172,7 @@ class Buffers(NamedTuple):
 
 
 # slots of Buffers.glob: device-wide scalars that the helpers share
-G_L2, G_FABRIC, G_DRAM, G_USED, G_SEQ, G_NEXT, G_SIZE, G_COUNT = range(8)
+G_L2, G_FABRIC, G_DRAM, G_WRITES, G_USED, G_COUNT = range(6)
 
 # phases of a worker
 P_START, P_TRY, P_END, P_EPILOGUE = range(4)
@@ -194,7 +195,6 @@ def allocate(p: Launch) -> Buffers:
         ready=np.zeros((workers, p.stages), dtype=np.int64),
         why=np.zeros((workers, p.stages), dtype=np.int8),
         heap=np.zeros(workers, dtype=HEAP),
-        partial=np.zeros(tiles if p.splits > 1 else 1, dtype=PARTIAL),
         owners=np.zeros(len(OWNERS), dtype=np.int64),
         stats=np.zeros(Stat.COUNT, dtype=np.int64),
         timeline=np.zeros((p.ctas, 5), dtype=np.int64),
@@ -237,7 +237,7 @@ def _steps(p, split):  # type: ignore[no-untyped-def]
 
 @jit
 def _push_front(s, block):  # type: ignore[no-untyped-def]
-    end = (s.block.shape[0] - 1)
+    end = s.block.shape[0] - 1
     first = s.block[end].next
     s.block[end].next = block
     s.block[block].prev = end
@@ -254,9 +254,33 @@ def _unlink(s, block):  # type: ignore[no-untyped-def]
 
 
 @jit
+def _dram_read(s, t, cost):  # type: ignore[no-untyped-def]
+    """Reserve DRAM for a read that comes at tick `t`. Returns its end. Queued writes drain while DRAM is idle."""
+    g = s.glob
+    if t > g[G_DRAM]:
+        g[G_WRITES] = max(g[G_WRITES] - (t - g[G_DRAM]), 0)
+        g[G_DRAM] = t
+    g[G_DRAM] += cost
+    s.stats[13] += cost
+    return g[G_DRAM]
+
+
+@jit
+def _dram_write(p, s, t, cost):  # type: ignore[no-untyped-def]
+    """Queue a write at tick `t`; only what overflows the queue delays reads."""
+    g = s.glob
+    _dram_read(s, t, 0)
+    g[G_WRITES] += cost
+    s.stats[13] += cost
+    if g[G_WRITES] > p.write_queue:
+        g[G_DRAM] += g[G_WRITES] - p.write_queue
+        g[G_WRITES] = p.write_queue
+
+
+@jit
 def _insert(p, s, ticks, block, size, ready, t):  # type: ignore[no-untyped-def]
     """Put a block into L2 at tick `t`; evict the least recently used ones until it fits."""
-    end = (s.block.shape[0] - 1)
+    end = s.block.shape[0] - 1
     d_first = end - p.tiles_m * p.tiles_n * p.batch
     s.glob[G_USED] += size
     while s.glob[G_USED] > p.l2_capacity:
@@ -268,9 +292,8 @@ def _insert(p, s, ticks, block, size, ready, t):  # type: ignore[no-untyped-def]
         s.glob[G_USED] -= s.block[victim].size
         if victim >= d_first:  # output is dirty: write it back
             cost = ticks[2, 0, 3] * s.block[victim].size // np.int64(max(ticks[2, 0, 4], 1))
-            s.glob[G_DRAM] = max(t, s.glob[G_DRAM]) + cost
+            _dram_write(p, s, t, cost)
             s.stats[5] += s.block[victim].size
-            s.stats[13] += cost
     s.block[block].ready = ready
     s.block[block].size = size
     _push_front(s, block)
@@ -305,12 +328,8 @@ def _fetch(p, s, ticks, size, t, operand, edge, block):  # type: ignore[no-untyp
             _touch(s, block)
         s.stats[3] += size[operand, edge, 0]
     else:
-        cost = ticks[operand, edge, 3]
-        start = max(start, g[G_DRAM])
-        g[G_DRAM] = start + cost
-        s.stats[13] += cost
         s.stats[4] += size[operand, edge, 1]
-        arrival = start + cost + p.latency_dram
+        arrival = _dram_read(s, start, ticks[operand, edge, 3]) + p.latency_dram
         _insert(p, s, ticks, block, size[operand, edge, 1], arrival, t)
     if arrival > served:
         # a wait is DRAM's if DRAM adds more to it than the queue at L2 does
@@ -426,7 +445,7 @@ def _step(p, s, ticks, size, w, t):  # type: ignore[no-untyped-def]
 def _write(p, s, ticks, size, w, t):  # type: ignore[no-untyped-def]
     """Write the worker's output tile (or split-K partial) at tick `t`. Returns the end of its epilogue."""
     g = s.glob
-    b, split, tm, tn = _place(p, s.work[w].cta)
+    b, _, tm, tn = _place(p, s.work[w].cta)
     edge = (2 if tm == p.tiles_m - 1 else 0) + (1 if tn == p.tiles_n - 1 else 0)
     sm = s.work[w].sm
     tile = (b * p.tiles_m + tm) * p.tiles_n + tn
@@ -437,20 +456,10 @@ def _write(p, s, ticks, size, w, t):  # type: ignore[no-untyped-def]
         s.stats[17] += size[3, edge, 1]
         s.stats[12] += ticks[3, edge, 1]
         s.stats[14] += ticks[3, edge, 0]
-        end = max(end, max(s.units[sm].port_free, g[G_L2]))
-        s.partial[tile].count += 1
-        s.partial[tile].ready = max(end, s.partial[tile].ready)
-        if s.partial[tile].count < p.splits:
-            return end
-        end = s.partial[tile].ready  # another split's partial may arrive after this one's
-        read_port = p.splits * ticks[3, edge, 0]
-        read_l2 = p.splits * ticks[3, edge, 1]
-        s.units[sm].port_free = max(end, s.units[sm].port_free) + read_port
-        g[G_L2] = max(t, g[G_L2]) + read_l2
-        s.stats[17] += p.splits * size[3, edge, 1]
-        s.stats[12] += read_l2
-        s.stats[14] += read_port
-        end = max(s.units[sm].port_free, g[G_L2]) + p.latency_l2
+        if ticks[3, edge, 3] > 0:
+            _dram_write(p, s, t, ticks[3, edge, 3])
+            s.stats[5] += size[3, edge, 2]
+        return max(end, max(s.units[sm].port_free, g[G_L2]))
     s.units[sm].port_free = max(t, s.units[sm].port_free) + ticks[2, edge, 0]
     g[G_L2] = max(t, g[G_L2]) + ticks[2, edge, 1]
     s.stats[12] += ticks[2, edge, 1]
@@ -468,13 +477,13 @@ def _write(p, s, ticks, size, w, t):  # type: ignore[no-untyped-def]
 def _prefill(p, s, ticks, size):  # type: ignore[no-untyped-def]
     """L2 contents that the launch before this one, of the same buffers, left behind."""
     workers = min(p.sms * p.slots, p.ctas)
-    end = (s.block.shape[0] - 1)
+    end = s.block.shape[0] - 1
     d_base = (p.batch * (p.tiles_m + p.tiles_n)) * p.k_steps
     b_base = p.batch * p.tiles_m * p.k_steps
     last = p.ctas - 1
     tail = end  # coldest so far; blocks are appended behind it
     while last >= 0:
-        first = max(last - workers + 1, 0)
+        first = last // workers * workers
         for phase in range(p.steps_per_split + 1):
             for cta in range(last, first - 1, -1):
                 b, split, tm, tn = _place(p, cta)
@@ -490,10 +499,10 @@ def _prefill(p, s, ticks, size):  # type: ignore[no-untyped-def]
                     ks = split * p.steps_per_split + _steps(p, split) - phase
                     if ks < split * p.steps_per_split:
                         continue
-                    block = (b * p.tiles_m + tm) * p.k_steps + ks
-                    bytes_ = size[0, edge_m, 1]
-                    other = b_base + (b * p.tiles_n + tn) * p.k_steps + ks
-                    other_bytes = size[1, edge_n, 1]
+                    block = b_base + (b * p.tiles_n + tn) * p.k_steps + ks  # a load reads A, then B
+                    bytes_ = size[1, edge_n, 1]
+                    other = (b * p.tiles_m + tm) * p.k_steps + ks
+                    other_bytes = size[0, edge_m, 1]
                 for which in range(2):
                     if which == 1:
                         block = other
@@ -550,15 +559,15 @@ def _run(p, s, ticks, size):  # type: ignore[no-untyped-def]
     ----------
     p : Launch
     s : Buffers, fresh from `allocate`
-    ticks : int64[4, 4, 5], size : int64[4, 4, 4] (see `Launch`; ``ticks[2, 0, 4]`` holds the bytes of a whole D tile)
+    ticks : int64[4, 4, 5], size : int64[4, 4, 4]
+        See `Launch`; ``ticks[2, 0, 4]`` holds the bytes of a whole D tile.
 
     Returns
     -------
     int
         End of the last CTA [ticks].
     """
-    g = s.glob
-    end_block = (s.block.shape[0] - 1)
+    end_block = s.block.shape[0] - 1
     s.block[end_block].prev = end_block
     s.block[end_block].next = end_block
     if p.warm == 1:
@@ -605,17 +614,18 @@ def _run(p, s, ticks, size):  # type: ignore[no-untyped-def]
                 phase = P_TRY
             else:
                 s.timeline[s.work[w].cta, 3] = t
-                until = _write(p, s, ticks, size, w, t)
+                before = s.work[w].drained
+                until = _write(p, s, ticks, size, w, max(t, before))
+                s.work[w].drained = until
                 finish = max(finish, until)
                 s.timeline[s.work[w].cta, 4] = until
-                if p.epilogue_overlap == 1 and s.work[w].cta + workers < p.ctas:
-                    phase = P_EPILOGUE
-                    until = t
-                else:
-                    _own(s, sm, until, EPILOGUE)
-                    phase = P_EPILOGUE
-                    if until > t:
-                        again = False
+                if p.epilogue_overlap == 1 and p.persistent == 1 and s.work[w].cta + workers < p.ctas:
+                    # two accumulators: the next tile needs the one that the tile before this has left
+                    until = max(t, before)
+                _own(s, sm, until, EPILOGUE)
+                phase = P_EPILOGUE
+                if until > t:
+                    again = False
         if again and phase == P_EPILOGUE:
             if p.persistent == 1:
                 cta = s.work[w].cta + workers
@@ -626,8 +636,7 @@ def _run(p, s, ticks, size):  # type: ignore[no-untyped-def]
                 s.work[w].cta = cta
                 s.work[w].step = 0
                 if p.persistent == 1:
-                    b, split, tm, tn = _place(p, cta)
-                    s.work[w].steps = _steps(p, split)
+                    s.work[w].steps = _steps(p, _place(p, cta)[1])
                     s.timeline[cta, 0] = sm
                     s.timeline[cta, 1] = t
                     phase = P_TRY
@@ -651,9 +660,11 @@ def _run(p, s, ticks, size):  # type: ignore[no-untyped-def]
                 until = at
                 phase = P_TRY
             else:
-                if s.work[w].step == 0:
-                    _own(s, sm, t, PROLOGUE)
+                first = s.work[w].step == 0
+                if first:
                     s.timeline[s.work[w].cta, 2] = t
+                if first and (p.persistent == 0 or s.work[w].cta < workers):
+                    _own(s, sm, t, PROLOGUE)
                 else:
                     _own(s, sm, t, s.why[w, slot])
                 until = _step(p, s, ticks, size, w, t)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from sparsesim.device.build import LaunchPlan, Shape, build
+from sparsesim.device.build import LaunchPlan, Shape, build, reduction_cycles
 from sparsesim.device.engine import OWNERS, TICKS, Launch, Owner, Stat, allocate, run
 from sparsesim.device.power import Energy, board_power, launch_energy, sustained_clock
 from sparsesim.hardware import GpuSpec
@@ -20,9 +20,9 @@ from sparsesim.kernels import Kernel, Operands
 __all__ = ["Conditions", "Device", "LaunchResult"]
 
 #: CTA k-steps that are simulated before the steady middle of a launch is extrapolated
-STEP_BUDGET = 1_500_000
+STEP_BUDGET = 400_000
 #: waves that are always simulated: ramp, enough of the steady middle to measure it, tail
-MIN_WAVES = 8
+MIN_WAVES = 16
 CLOCK_TOLERANCE = 0.002
 CLOCK_ROUNDS = 4
 
@@ -33,13 +33,14 @@ class Conditions:
 
     l2 : "warm" (the same buffers again and again), "rotating" or "cold" (nothing of them is in L2)
     locked_hz : SM clock if it is locked, else None: power decides
-    gap_s : idle time between launches, for the power balance
+    gap_s, floor_s : for the power balance, idle time between launches and the shortest interval between them
     activity : switching activity of the data, 1 for random; None = zeros (the GPU's `zeros_activity`)
     """
 
     l2: str = "rotating"
     locked_hz: float | None = None
     gap_s: float = 0.0
+    floor_s: float = 0.0
     activity: float | None = 1.0
 
 
@@ -64,6 +65,11 @@ class LaunchResult:
     def seconds(self) -> float:
         """Device time from the first CTA to the last, without ramp and drain [s]."""
         return self.cycles / self.clock_hz
+
+    @property
+    def launches(self) -> int:
+        """GPU kernels that this launch takes: split-K adds one that reduces the partial tiles."""
+        return 2 if self.kernel.split_k > 1 else 1
 
     @property
     def bound_by(self) -> str:
@@ -104,21 +110,22 @@ class Device:
         conditions: Conditions,
         ideal: frozenset[str] = frozenset(),
         keep_timeline: bool = False,
+        clock_guess: float | None = None,
     ) -> LaunchResult:
         """Run one launch.
 
-        `ideal` names mechanisms to idealise (`build.DEVICE_IDEALS`, and "power": the clock is never lowered).
+        `clock_guess` is where the search for the sustained clock begins (default: `clock.max`). `ideal` names mechanisms to idealise (`build.DEVICE_IDEALS`, and "power": the clock is never lowered).
         """
         gpu = self.gpu
         activity = gpu.power.zeros_activity if conditions.activity is None else conditions.activity
-        clock = conditions.locked_hz or gpu.clock.max
+        clock = conditions.locked_hz or (gpu.clock.max if "power" in ideal else clock_guess or gpu.clock.max)
         device_ideal = ideal - {"power"}
         warm = conditions.l2 == "warm"
         for round_ in range(CLOCK_ROUNDS):
             plan = build(gpu, kernel, operands, shape, clock, warm, device_ideal)
-            raw = self._run(plan, keep_timeline)
+            raw = _with_reduction(self._run(plan, keep_timeline), gpu, plan, clock, device_ideal)
             energy = self._energy(plan, raw, activity)
-            settled = sustained_clock(gpu, energy, raw.cycles, conditions.gap_s)
+            settled = sustained_clock(gpu, energy, raw.cycles, conditions.gap_s, conditions.floor_s)
             if conditions.locked_hz or "power" in ideal:
                 settled = min(clock, settled) if conditions.locked_hz and "power" not in ideal else clock
                 if settled == clock:
@@ -127,7 +134,7 @@ class Device:
                 clock = settled
                 break
             clock = settled
-        power = board_power(gpu, energy, raw.cycles, conditions.gap_s, clock)
+        power = board_power(gpu, energy, raw.cycles, conditions.gap_s, clock, conditions.floor_s)
         return LaunchResult(
             kernel=kernel,
             cycles=raw.cycles,
@@ -154,6 +161,7 @@ class Device:
             steps * plan.step.smem_bytes,
             raw.stats[Stat.L2_READ_BYTES] + raw.stats[Stat.L2_WRITE_BYTES],
             raw.stats[Stat.DRAM_READ_BYTES] + raw.stats[Stat.DRAM_WRITE_BYTES],
+            plan.operands.gain > 1.0,
             activity,
         )
 
@@ -176,6 +184,18 @@ class Device:
         if not keep_timeline:
             self._memory[plan.key] = raw
         return raw
+
+
+def _with_reduction(
+    raw: _Raw, gpu: GpuSpec, plan: LaunchPlan, clock_hz: float, ideal: frozenset[str]
+) -> _Raw:
+    """Add the kernel that reduces split-K partials; its SM-cycles belong to the epilogue."""
+    extra = reduction_cycles(gpu, plan, clock_hz, ideal)
+    if extra == 0.0:
+        return raw
+    owners = raw.owners.copy()
+    owners[Owner.EPILOGUE] += extra * TICKS * gpu.sm.count
+    return replace(raw, cycles=raw.cycles + extra, owners=owners)
 
 
 def _shorten(launch: Launch, budget: int) -> tuple[Launch, int]:

@@ -1,13 +1,13 @@
 """The reference twin of the event loop: the rules of `engine`, said again with SimPy, short and slow.
 
 One SimPy process per CTA slot; a process sleeps, reserves servers, and sleeps again. Everything that the
-jitted loop keeps in flat arrays is here what it stands for: a queue of loaded stages, an ordered dictionary as
-LRU list, a server per resource. Tests hold both to the same result tick for tick, so an optimisation of the
-loop cannot change its meaning.
+jitted loop keeps in flat arrays is here what it stands for: a queue of loaded stages, an ordered dictionary
+as LRU list, a server per resource. Tests hold both to the same result tick for tick, so an optimisation of
+the loop cannot change its meaning.
 
-SimPy orders events by (time, priority, serial number). Each sleep is one timeout of an integer number of ticks,
-so its serial numbers rise exactly as the loop's sequence numbers do. All processes begin at tick 0 in the order
-of their slots, before any timeout can fire.
+SimPy orders events by (time, priority, serial number). Each sleep is one timeout of an integer number of
+ticks, so serial numbers rise exactly as the loop's sequence numbers do. All processes begin at tick 0 in the
+order of their slots, before any timeout can fire.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import simpy
@@ -25,11 +25,12 @@ from sparsesim.device.engine import OWNERS, Launch, Owner, Stat
 __all__ = ["TwinResult", "run"]
 
 Process = Generator[simpy.Event, None, None]
-Block = tuple[str | int, ...]  # what an entry of L2 is: an operand slab of one k-step, or an output tile
+Block = tuple[str | int, ...]  # name of what L2 holds: an operand slab of one k-step, or an output tile
 
 A, B, D, PARTIAL = range(4)  # operands: rows of the two tables of a launch
 PORT, L2, FABRIC, DRAM, WHOLE_BYTES = range(5)  # columns of `ticks`
 REQUESTED, HELD, META, ARRIVING = range(4)  # columns of `size`
+SPILLED = META  # of a partial tile: what does not stay in L2
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,33 @@ class Server:
         return self.free
 
 
+class Dram(Server):
+    """DRAM serves reads; writes queue up and drain while no read is there. An overflow delays reads."""
+
+    def __init__(self, queue: int) -> None:
+        super().__init__()
+        self.queue = queue
+        self.waiting = 0
+
+    def drain(self, at: int) -> None:
+        """Write while idle, up to tick `at`."""
+        self.waiting = max(self.waiting - max(at - self.free, 0), 0)
+        self.free = max(at, self.free)
+
+    def read(self, at: int, ticks: int) -> int:
+        """Serve a read that comes at tick `at`. Returns its end."""
+        self.drain(at)
+        return self.reserve(at, ticks)
+
+    def write(self, at: int, ticks: int) -> None:
+        """Queue a write that comes at tick `at`."""
+        self.drain(at)
+        self.busy += ticks
+        self.waiting += ticks
+        self.free += max(self.waiting - self.queue, 0)
+        self.waiting = min(self.waiting, self.queue)
+
+
 @dataclass
 class Sm:
     """The servers of one SM, and the tick up to which its time has owners."""
@@ -72,13 +100,23 @@ class Sm:
 class Cta(NamedTuple):
     """What one CTA computes: an output tile, over some of its k-steps."""
 
-    index: int
+    number: int
     batch: int
     tile_m: int
     tile_n: int
     last_m: int  # 1 if the tile is the last along m, whose size may differ
     last_n: int
     k_steps: range
+
+    @property
+    def tile(self) -> Block:
+        """Its output tile."""
+        return ("D", self.batch, self.tile_m, self.tile_n)
+
+    @property
+    def edge(self) -> int:
+        """Edge index of its output tile."""
+        return 2 * self.last_m + self.last_n
 
 
 @dataclass
@@ -116,10 +154,10 @@ def _launch_order(p: Launch) -> list[Cta]:
     places = [(b, split, m, n) for b in range(p.batch) for split in range(p.splits) for m, n in tiles]
     del places[p.skip_from : p.skip_from + p.skip_by]
     ctas = []
-    for index, (b, split, m, n) in enumerate(places):
+    for number, (b, split, m, n) in enumerate(places):
         first = split * p.steps_per_split
         steps = range(first, min(first + p.steps_per_split, p.k_steps))
-        ctas.append(Cta(index, b, m, n, int(m == p.tiles_m - 1), int(n == p.tiles_n - 1), steps))
+        ctas.append(Cta(number, b, m, n, int(m == p.tiles_m - 1), int(n == p.tiles_n - 1), steps))
     return ctas
 
 
@@ -130,10 +168,10 @@ class _Twin:
         self.ctas = _launch_order(p)
         self.workers = min(p.sms * p.slots, p.ctas)
         self.sms = [Sm(i) for i in range(p.sms)]
-        self.l2, self.fabric, self.dram = Server(), Server(), Server()
+        self.l2, self.fabric, self.dram = Server(), Server(), Dram(p.write_queue)
         self.cached: OrderedDict[Block, Entry] = OrderedDict()  # least recently used first
+        self.used = 0
         self.queue = iter(range(self.workers, p.ctas))
-        self.partials: dict[Block, list[int]] = {}  # output tile → when each of its partial sums is in L2
         self.owners = [0] * len(OWNERS)
         self.stats = [0] * Stat.COUNT
         self.timeline = [[0] * 5 for _ in range(p.ctas)]
@@ -192,11 +230,12 @@ class _Twin:
         tiles = [self.ctas[i] for i in indices]
         loads = iter([(cta, k) for cta in tiles for k in cta.k_steps])
         loaded: deque[tuple[int, int]] = deque()
+        end = 0  # of the epilogue before
         self.own(sm, self.now, Owner.PROLOGUE)
         for _ in range(max(p.stages - 1, 1)):
             self.load(sm, loads, loaded)
         for cta in tiles:
-            self.timeline[cta.index][:2] = [sm.number, self.now]
+            self.timeline[cta.number][:2] = [sm.number, self.now]
             for k in cta.k_steps:
                 if not loaded:  # a single buffer: it was in use until now
                     self.load(sm, loads, loaded)
@@ -204,21 +243,21 @@ class _Twin:
                 if ready > self.now:
                     yield self.sleep(ready - self.now)
                 if k == cta.k_steps[0]:
-                    self.timeline[cta.index][2] = self.now
-                    why = Owner.PROLOGUE
+                    self.timeline[cta.number][2] = self.now
+                    why = Owner.PROLOGUE if cta is tiles[0] else why
                 self.own(sm, self.now, why)
                 if p.stages > 1:
                     self.load(sm, loads, loaded)
                 yield self.sleep(self.compute(sm) - self.now)
-            self.timeline[cta.index][3] = self.now
-            end = self.write(sm, cta)
-            self.timeline[cta.index][4] = end
+            self.timeline[cta.number][3] = self.now
+            other, end = end, self.write(sm, cta, max(self.now, end))
+            self.timeline[cta.number][4] = end
             self.end = max(self.end, end)
-            if p.epilogue_overlap and cta is not tiles[-1]:
-                continue  # the next tile's main loop runs meanwhile
-            self.own(sm, end, Owner.EPILOGUE)
-            if end > self.now:
-                yield self.sleep(end - self.now)
+            # the next tile's main loop may run meanwhile, once the other accumulator has been written
+            until = max(self.now, other) if p.epilogue_overlap and cta is not tiles[-1] else end
+            self.own(sm, until, Owner.EPILOGUE)
+            if until > self.now:
+                yield self.sleep(until - self.now)
 
     def compute(self, sm: Sm) -> int:
         """Run one k-step, whose data are there. Returns its end: that of the slowest of its four servers."""
@@ -242,22 +281,22 @@ class _Twin:
     # --- memory ---
 
     def load(self, sm: Sm, loads: Iterator[tuple[Cta, int]], loaded: deque[tuple[int, int]]) -> None:
-        """Issue the next load, if there is one: note when its data will be there and who owns a wait for them."""
+        """Issue the next load, if any: note when its data will be there and who owns a wait for them."""
         cta, k = next(loads, (None, 0))
         if cta is None:
             return
-        edges = ((A, cta.last_m), (B, cta.last_n))
-        arrivals = [(sm.port.reserve(self.now, sum(self.ticks[o][e][PORT] for o, e in edges)), int(Owner.L2))]
-        arrivals[0] = (arrivals[0][0] + self.p.latency_l2, Owner.L2)
+        slabs = ((A, cta.last_m, cta.tile_m), (B, cta.last_n, cta.tile_n))
+        in_sm = sm.port.reserve(self.now, sum(self.ticks[operand][edge][PORT] for operand, edge, _ in slabs))
         if self.p.smem_fill > 0:
             sm.smem.reserve(self.now, self.p.smem_fill)
-        for (operand, edge), tile in zip(edges, (cta.tile_m, cta.tile_n), strict=True):
+        arrivals = [(in_sm + self.p.latency_l2, Owner.L2)]
+        for operand, edge, tile in slabs:
             self.stats[Stat.FILL_BYTES] += self.size[operand][edge][ARRIVING]
             arrivals.append(self.fetch(operand, edge, ("AB"[operand], cta.batch, tile, k)))
-        loaded.append(max(arrivals, key=lambda arrival: arrival[0]))
+        loaded.append(max(arrivals, key=lambda arrival: arrival[0]))  # the first of equals
 
     def fetch(self, operand: int, edge: int, block: Block) -> tuple[int, int]:
-        """Read a block through L2, from DRAM if it is not there. Returns (arrival, owner of a wait for it)."""
+        """Read a block through L2, if need be from DRAM. Returns (arrival, owner of a wait for it)."""
         cost, size = self.ticks[operand][edge], self.size[operand][edge]
         start = max(self.now, self.l2.free)
         served = self.l2.reserve(self.now, cost[L2])
@@ -270,50 +309,40 @@ class _Twin:
             self.cached.move_to_end(block)
         else:
             self.stats[Stat.DRAM_READ_BYTES] += size[HELD]
-            self.insert(block, self.dram.reserve(start, cost[DRAM]) + self.p.latency_dram, size[HELD])
+            self.insert(block, self.now, self.dram.read(start, cost[DRAM]) + self.p.latency_dram, size[HELD])
         wait = max(self.cached[block].ready - served, 0)  # for DRAM, beyond L2's own service
         why = Owner.DRAM if wait > served - self.now else Owner.L2
         return served + wait + self.p.latency_l2, why
 
-    def insert(self, block: Block, ready: int, size: int) -> None:
-        """Put a block into L2, in the place of the least recently used ones; outputs among them go to DRAM."""
-        used = sum(entry.size for entry in self.cached.values()) + size
+    def insert(self, block: Block, at: int, ready: int, size: int) -> None:
+        """Put a block into L2 at tick `at` in place of the least recently used ones; outputs among them go to DRAM."""
         whole = self.ticks[D][0]
-        while used > self.p.l2_capacity and self.cached:
+        self.used += size
+        while self.used > self.p.l2_capacity and self.cached:
             victim, entry = self.cached.popitem(last=False)
-            used -= entry.size
+            self.used -= entry.size
             if victim[0] == "D":
-                self.dram.reserve(self.now, whole[DRAM] * entry.size // max(whole[WHOLE_BYTES], 1))
+                self.dram.write(at, whole[DRAM] * entry.size // max(whole[WHOLE_BYTES], 1))
                 self.stats[Stat.DRAM_WRITE_BYTES] += entry.size
         self.cached[block] = Entry(ready, size)
 
-    def write(self, sm: Sm, cta: Cta) -> int:
-        """The epilogue: write the output tile through L2. Returns its end.
-
-        With split-K each CTA writes a partial sum; the last of a tile reads all of them, once they are there.
-        """
-        p = self.p
-        edge = 2 * cta.last_m + cta.last_n
-        tile: Block = ("D", cta.batch, cta.tile_m, cta.tile_n)
-        end = self.now + p.epilogue
-        cost, size = self.ticks[PARTIAL][edge], self.size[PARTIAL][edge]
-        if p.splits > 1:
-            end = max(end, sm.port.reserve(self.now, cost[PORT]), self.l2.reserve(self.now, cost[L2]))
+    def write(self, sm: Sm, cta: Cta, at: int) -> int:
+        """The epilogue, from tick `at`: write the output tile, or a partial one, through L2. Returns its end."""
+        operand = PARTIAL if self.p.splits > 1 else D
+        cost, size = self.ticks[operand][cta.edge], self.size[operand][cta.edge]
+        port = sm.port.reserve(at, cost[PORT])
+        end = max(at + self.p.epilogue, port, self.l2.reserve(at, cost[L2]))
+        if operand == PARTIAL:
             self.stats[Stat.PARTIAL_BYTES] += size[HELD]
-            written = self.partials.setdefault(tile, [])
-            written.append(end)
-            if len(written) < p.splits:
-                return end
-            there = sm.port.reserve(max(written), p.splits * cost[PORT])
-            end = max(there, self.l2.reserve(self.now, p.splits * cost[L2])) + p.latency_l2
-            self.stats[Stat.PARTIAL_BYTES] += p.splits * size[HELD]
-        cost, size = self.ticks[D][edge], self.size[D][edge]
-        end = max(end, sm.port.reserve(self.now, cost[PORT]), self.l2.reserve(self.now, cost[L2]))
+            if cost[DRAM] > 0:
+                self.dram.write(at, cost[DRAM])
+                self.stats[Stat.DRAM_WRITE_BYTES] += size[SPILLED]
+            return end
         self.stats[Stat.L2_WRITE_BYTES] += size[HELD]
-        if tile in self.cached:
-            self.cached.move_to_end(tile)
+        if cta.tile in self.cached:
+            self.cached.move_to_end(cta.tile)
         else:
-            self.insert(tile, self.now, size[HELD])
+            self.insert(cta.tile, at, at, size[HELD])
         return end
 
     def prefill(self) -> None:
@@ -321,21 +350,21 @@ class _Twin:
         for block, size in self.backwards():
             if block in self.cached:
                 continue
-            if sum(entry.size for entry in self.cached.values()) + size > self.p.l2_capacity:
+            if self.used + size > self.p.l2_capacity:
                 break
+            self.used += size
             self.cached[block] = Entry(0, size)
             self.cached.move_to_end(block, last=False)
 
     def backwards(self) -> Iterator[tuple[Block, int]]:
         """Blocks in the reverse order of use: waves backwards, in each the outputs, then its k-steps."""
-        for last in range(self.p.ctas, 0, -self.workers):
-            wave = self.ctas[max(last - self.workers, 0) : last][::-1]
+        for first in reversed(range(0, self.p.ctas, self.workers)):
+            wave = self.ctas[first : first + self.workers][::-1]
             for cta in wave:
-                edge = 2 * cta.last_m + cta.last_n
-                yield ("D", cta.batch, cta.tile_m, cta.tile_n), self.size[D][edge][HELD]
+                yield cta.tile, self.size[D][cta.edge][HELD]
             for back in range(1, self.p.steps_per_split + 1):
                 for cta in wave:
                     if back <= len(cta.k_steps):
                         k = cta.k_steps[-back]
-                        yield ("A", cta.batch, cta.tile_m, k), self.size[A][cta.last_m][HELD]
                         yield ("B", cta.batch, cta.tile_n, k), self.size[B][cta.last_n][HELD]
+                        yield ("A", cta.batch, cta.tile_m, k), self.size[A][cta.last_m][HELD]

@@ -106,6 +106,9 @@ class PowerSpec(Section):
     )
     sm_active: NonNegative = quantity("J", "energy per SM-cycle that an SM is occupied, at boost voltage")
     mac: dict[str, NonNegative] = quantity("J", "energy per executed MAC, by operand dtype, at boost voltage")
+    sparse_mac_ratio: Annotated[float, Field(ge=1, le=4)] = quantity(
+        "-", "energy of an executed MAC of a sparse instruction over that of a dense one"
+    )
     smem_byte: NonNegative = quantity("J/B", "energy per shared-memory byte")
     l2_byte: NonNegative = quantity("J/B", "energy per L2 byte delivered to an SM")
     dram_byte: NonNegative = quantity("J/B", "energy per DRAM byte")
@@ -166,8 +169,19 @@ class L2Spec(Section):
     bytes_per_clk: Positive = quantity("B/clk", "read bandwidth of all slices together")
     fabric_bytes_per_clk: Positive = quantity("B/clk", "bandwidth between partitions")
     sm_bytes_per_clk: Positive = quantity("B/clk", "what one SM can take in")
+    far_copies: Share = quantity(
+        "-", "share of the lines read from the other partition that are kept in both"
+    )
     latency_near: NonNegative = quantity("clk", "hit latency, own partition")
     latency_far: NonNegative = quantity("clk", "hit latency, other partition")
+
+    @property
+    def usable_bytes(self) -> float:
+        """Distinct bytes [B] that stay resident: copies of far lines take space in both partitions.
+
+        With all far lines copied, 40 MiB on A100 hold 27; its L2 bandwidth is flat to 25 MB (RRZE-L2).
+        """
+        return self.bytes / (1.0 + self.far_copies * (self.partitions - 1) / self.partitions)
 
 
 class DramSpec(Section):
@@ -176,6 +190,8 @@ class DramSpec(Section):
     bytes: Positive = quantity("B", "capacity")
     bytes_per_s: Positive = quantity("B/s", "peak bandwidth")
     achieved_fraction: Fraction = quantity("-", "best measured fraction of the peak")
+    write_queue: NonNegative = quantity("B", "write-backs that wait for idle DRAM before they delay reads")
+    tiled_fraction: Fraction = quantity("-", "of that, what tiled operand reads of a GEMM reach")
     latency: NonNegative = quantity("s", "latency beyond an L2 miss")
 
 

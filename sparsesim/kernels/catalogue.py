@@ -95,7 +95,18 @@ def _kernels(gpu: GpuSpec, ops: Operands, sparse: bool) -> Iterator[Kernel]:
         old = gpu.compute_capability.startswith("7.")
         table = SM80_SPARSE if sparse else SM70_DENSE if old else SM80_DENSE
         for m, n, k, stages, warps_m, warps_n in table:
-            yield Kernel("sm80", sparse, m, n, int(k * scale), stages, warps_m, warps_n)
+            # sparse kernels walk the tiles without a swizzle: all rows of the weight before the next columns
+            yield Kernel(
+                "sm80",
+                sparse,
+                m,
+                n,
+                int(k * scale),
+                stages,
+                warps_m,
+                warps_n,
+                raster_group=1 if sparse else 8,
+            )
     elif family == "sm90":
         # 128 bytes of the dense operand per k-step; the sparse tile keeps A's bytes, so B's depth doubles
         depth = int(64 * scale) * (2 if sparse else 1)
@@ -109,7 +120,18 @@ def _kernels(gpu: GpuSpec, ops: Operands, sparse: bool) -> Iterator[Kernel]:
         depth = int(64 * scale) * (2 if sparse else 1)
         for m, n, pair in SM100_SPARSE if sparse else SM100_DENSE:
             base = Kernel(
-                "sm100", sparse, m, n, depth, 1, 1, 1, pair=pair, persistent=True, overlap=True, raster_along_m=True
+                "sm100",
+                sparse,
+                m,
+                n,
+                depth,
+                1,
+                1,
+                1,
+                pair=pair,
+                persistent=True,
+                overlap=True,
+                raster_along_m=True,
             )
             yield _with_stages(base, _fill_stages(gpu, base, ops))
 

@@ -46,14 +46,17 @@ def estimate_cycles(
     latency = gpu.l2.latency_far + (0.0 if in_l2 else gpu.dram.latency * clock_hz)
     hidden = latency / (max(kernel.stages - 1, 1) * together)
     loop = rounds * per_split * max(service, (service + barrier) / together, l2_share, hidden)
-    once = gpu.launch.cta_start + latency + gpu.pipeline.epilogue
+    staging = kernel.sm_tile_m * kernel.tile_n * 8.0 / gpu.smem.bytes_per_clk
+    once = gpu.launch.cta_start + latency + gpu.pipeline.epilogue + staging
     overhead = once if kernel.persistent else once * max(1.0, rounds / together)
     output = float(m) * n * batch * out_bytes
-    if split_k > 1:
-        partial = kernel.sm_tile_m * kernel.tile_n * part_m * part_n * 4.0
-        overhead += partial * (split_k + 1) / gpu.l2.sm_bytes_per_clk + latency
-        output += float(m) * n * batch * 4.0 * split_k * 2
+    if split_k > 1:  # partial tiles are written, and reduced by another kernel
+        partials = float(m) * n * batch * 4.0 * split_k
+        overhead += gpu.launch.cta_start + latency
+        output += 2 * partials
     operands = batch * k_steps * (tiles_m * part_m * step.a_bytes + tiles_n * part_n * step.b_bytes)
-    dram_per_clk = gpu.dram.bytes_per_s * gpu.dram.achieved_fraction / clock_hz
-    memory = output / gpu.l2.bytes_per_clk + (0.0 if in_l2 else operands / dram_per_clk)
+    dram_per_clk = gpu.dram.bytes_per_s * gpu.dram.achieved_fraction * gpu.dram.tiled_fraction / clock_hz
+    memory = output / (dram_per_clk if output > gpu.l2.usable_bytes else gpu.l2.bytes_per_clk) + (
+        0.0 if in_l2 else operands / dram_per_clk
+    )
     return max(loop, memory) + overhead

@@ -39,7 +39,9 @@ def _pattern(op: Gemm, pattern: Pattern, gpu: GpuSpec) -> str | None:
     if native_pattern(op, pattern, gpu) is not None:
         return None
     key = "f16" if op.dtype == "bf16" else op.dtype
-    return f"{pattern} cannot run as {' or '.join(gpu.tensor.native_patterns[key])} of {op.dtype} on {gpu.name}"
+    return (
+        f"{pattern} cannot run as {' or '.join(gpu.tensor.native_patterns[key])} of {op.dtype} on {gpu.name}"
+    )
 
 
 def _minimum(op: Gemm, pattern: Pattern, gpu: GpuSpec) -> str | None:
@@ -50,7 +52,11 @@ def _minimum(op: Gemm, pattern: Pattern, gpu: GpuSpec) -> str | None:
 
 def _alignment(op: Gemm, pattern: Pattern, gpu: GpuSpec) -> str | None:
     side, free = SPARSE_MULTIPLE[op.dtype], DENSE_MULTIPLE[op.dtype]
-    odd = [f"{name} = {size} is no multiple of {least}" for name, size, least in _sides(op, side, free) if size % least]
+    odd = [
+        f"{name} = {size} is no multiple of {least}"
+        for name, size, least in _sides(op, side, free)
+        if size % least
+    ]
     if not odd and op.k % pattern.group:
         odd = [f"k = {op.k} is no multiple of the pattern's {pattern.group}"]
     return ", ".join(odd) or None
@@ -64,12 +70,29 @@ CUSPARSELT = Stack(
     name="cusparselt",
     title="cuSPARSELt",
     rules=(
-        Rule("arch-unsupported", "the GPU has sparse tensor cores", "cuSPARSELt release notes", _no_sparse_cores),
+        Rule(
+            "arch-unsupported",
+            "the GPU has sparse tensor cores",
+            "cuSPARSELt release notes",
+            _no_sparse_cores,
+        ),
         Rule("dtype-unsupported", "the dtype has a sparse kernel", "cuSPARSELt data types", _dtype),
-        Rule("operand-side", "the weight (A) is the sparse operand, compressed ahead of time", "cuSPARSELt headers", _operand),
-        Rule("pattern-unsupported", "the pattern fits one of the datapath's", "cuSPARSELt data types", _pattern),
+        Rule(
+            "operand-side",
+            "the weight (A) is the sparse operand, compressed ahead of time",
+            "cuSPARSELt headers",
+            _operand,
+        ),
+        Rule(
+            "pattern-unsupported", "the pattern fits one of the datapath's", "cuSPARSELt data types", _pattern
+        ),
         Rule("minimum-size", "every side is at least one multiple", "PyTorch constraint tables", _minimum),
-        Rule("shape-alignment", "every side is a multiple", "PyTorch constraint tables; SlideSparse", _alignment),
+        Rule(
+            "shape-alignment",
+            "every side is a multiple",
+            "PyTorch constraint tables; SlideSparse",
+            _alignment,
+        ),
     ),
     policy="search",
     output=OUTPUT_BYTES.__getitem__,

@@ -1,0 +1,92 @@
+"""Benchmarks: how long the simulator takes. Prints a table; compare ratios, not absolute times.
+
+Every figure is the best of several warm runs in this process on one core. "x SimPy twin" compares events per
+second of the jitted loop with those of the reference twin in the same run, so machine speed cancels out.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+from sparsesim.device import twin
+from sparsesim.device.build import Shape, build
+from sparsesim.device.engine import Stat, allocate, run
+from sparsesim.device.simulate import Conditions, Device
+from sparsesim.hardware import load_gpu
+from sparsesim.kernels import Kernel, Operands
+from sparsesim.protocol import Protocol
+from sparsesim.simulator import Simulator
+from sparsesim.sparsity import Pattern
+from sparsesim.workload import Gemm
+
+
+def best(function: Callable[[], object], repeats: int = 5) -> float:
+    """Shortest of several runs [s], after one that is not counted."""
+    function()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def main() -> None:
+    """Run all benchmarks and print the table."""
+    gpu = load_gpu("a100_pcie_80gb")
+    operands = Operands.of(gpu, "f16", "f32", Pattern.parse("2:4"))
+    kernel = Kernel("sm80", True, 256, 128, 64, 3, 4, 2, raster_group=1)
+    conditions = Conditions(l2="warm")
+    rows: list[tuple[str, float, str]] = []
+
+    def launch(side: int, budget: int) -> Callable[[], object]:
+        return lambda: Device(gpu, budget).launch(kernel, operands, Shape(side, side, side), conditions)
+
+    def engine_run(side: int) -> Callable[[], object]:
+        plan = build(gpu, kernel, operands, Shape(side, side, side), gpu.clock.max, warm=True)
+        return lambda: run(plan.launch, allocate(plan.launch), plan.ticks, plan.size)
+
+    rows.append(("8192³ f16 2:4, one tile, every event", best(engine_run(8192)), "target 0.15 s"))
+    rows.append(("8192³ f16 2:4, with clock settling", best(launch(8192, 400_000)), ""))
+    rows.append(("65536³ f16 2:4, steady middle extrapolated", best(launch(65536, 400_000), 3), "target 1 s"))
+
+    def gemm(side: int) -> Callable[[], object]:
+        op = Gemm(name="square", m=side, n=side, k=side, dtype="f16", pattern="2:4")
+        return lambda: Simulator(gpu).gemm(op, Protocol("stream", "warm"))
+
+    rows.append(("4096³ with full tile search, dense and sparse", best(gemm(4096), 3), ""))
+
+    small = build(gpu, kernel, operands, Shape(4096, 2048, 1024), gpu.clock.max, warm=False)
+    buffers = allocate(small.launch)
+    run(small.launch, buffers, small.ticks, small.size)
+    events = float(buffers.stats[Stat.EVENTS])
+    fast = events / best(lambda: run(small.launch, allocate(small.launch), small.ticks, small.size))
+    slow = events / best(lambda: twin.run(small.launch, small.ticks, small.size), 1)
+    rows.append(("events per second, jitted loop [M/s]", fast / 1e6, f"{fast / slow:.0f} x SimPy twin"))
+    start = [
+        sys.executable,
+        "-m",
+        "sparsesim",
+        "gemm",
+        "--gpu",
+        "rtx4090",
+        "-m",
+        "4096",
+        "-n",
+        "4096",
+        "-k",
+        "4096",
+    ]
+    seconds = best(lambda: subprocess.run(start, check=True, capture_output=True), 2)
+    rows.append(("start of `sparsesim gemm`, second process", seconds, "target 2 s"))
+
+    width = max(len(name) for name, _, _ in rows)
+    for name, value, note in rows:
+        print(f"{name:<{width}}  {value:9.3f}  {note}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""The causes of lost speedup: what each is, what idealising it means, and where it shows.
+
+The order is that of the bits of a coalition (see `launches`), nothing else depends on it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparsesim.device.build import DEVICE_IDEALS
+
+__all__ = ["CAUSES", "CLASSES", "MACHINE", "OWNER_CLASS", "Cause", "bit", "cause"]
+
+#: first-principles classes
+CLASSES = ("software", "tensor", "metadata", "memory", "occupancy", "launch", "power")
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One mechanism that can be idealised.
+
+    counters : those of a launch (`LaunchResult.counters`, or the extra ones of `gemm`) that show it
+    """
+
+    id: str
+    meaning: str
+    idealised: str
+    kind: str
+    counters: tuple[str, ...]
+
+
+CAUSES = (
+    Cause(
+        "pattern",
+        "the datapath runs the pattern only as a less sparse one",
+        "the datapath runs the pattern natively: gain M/N, N/M of the weight kept, its own metadata",
+        "tensor",
+        ("executed_macs",),
+    ),
+    Cause(
+        "fallback",
+        "the stack refuses the sparse path, so the op runs dense",
+        "the sparse kernel runs as if the op were eligible, sides padded to what the stack needs; a pattern "
+        "that the datapath lacks runs on an ideal datapath for it",
+        "software",
+        ("executed_macs",),
+    ),
+    Cause(
+        "metadata",
+        "metadata are decoded and moved",
+        "decoding takes no time and metadata no bytes",
+        "metadata",
+        ("decode_busy", "metadata_bytes"),
+    ),
+    Cause(
+        "occupancy",
+        "SMs stand idle or wait: waves, tail, tile padding, prologue, epilogue, barriers, exposed latency",
+        "no wave quantisation, no tile padding, no serial cost per CTA or k-step, latencies hidden",
+        "occupancy",
+        ("overhead_share", "waves", "padding"),
+    ),
+    Cause(
+        "issue",
+        "instructions issue slower than the datapath's nominal interval",
+        "every instruction at the nominal interval, no other instructions",
+        "tensor",
+        ("tensor_busy", "issue_busy"),
+    ),
+    Cause(
+        "operand",
+        "the shared-memory port feeds the datapath too slowly; B is not compressed",
+        "shared memory with free bandwidth",
+        "memory",
+        ("smem_busy",),
+    ),
+    Cause(
+        "l2",
+        "the L2 cache and the network to the SMs are too slow",
+        "L2 with free bandwidth and no latency",
+        "memory",
+        ("l2_busy", "port_busy", "l2_read_bytes"),
+    ),
+    Cause(
+        "dram",
+        "device memory is too slow",
+        "device memory with free bandwidth and no latency",
+        "memory",
+        ("dram_busy", "dram_read_bytes", "l2_hit_rate"),
+    ),
+    Cause(
+        "launch",
+        "launch costs of host and GPU: gaps, ramp, drain",
+        "launches cost nothing",
+        "launch",
+        ("launch_us",),
+    ),
+    Cause(
+        "conversion",
+        "padding and transposes that the stack adds",
+        "the op's own shape, no conversion",
+        "software",
+        ("macs",),
+    ),
+    Cause(
+        "power",
+        "the board's power limit lowers the clock",
+        "no power limit",
+        "power",
+        ("clock_mhz", "power_w"),
+    ),
+)
+
+#: causes that act on a given launch; the others choose what is launched
+MACHINE = (*DEVICE_IDEALS, "launch", "power")
+
+#: class of each owner of SM-cycles in the cycle accounting
+OWNER_CLASS = {
+    "tensor": "tensor",
+    "issue": "tensor",
+    "decode": "metadata",
+    "smem": "memory",
+    "l2": "memory",
+    "dram": "memory",
+    "barrier": "occupancy",
+    "prologue": "occupancy",
+    "epilogue": "occupancy",
+    "idle": "occupancy",
+}
+
+_INDEX = {item.id: i for i, item in enumerate(CAUSES)}
+
+
+def bit(name: str) -> int:
+    """The bit of a coalition's index that stands for cause `name`."""
+    return 1 << _INDEX[name]
+
+
+def cause(name: str) -> Cause:
+    """The cause called `name`."""
+    return CAUSES[_INDEX[name]]

@@ -1,0 +1,485 @@
+"""Why one GEMM is not as much faster as its pattern promises.
+
+Value of a set U of idealised causes: v(U) = ln(T_dense(U) / T_sparse(U)), both runs on the kernels that were
+chosen with nothing idealised. v(empty) = ln S is what the user gets, v(all) = ln S0 = ln(M/N). The share of a cause
+is its Shapley value, so that shares sum to ln S0 - ln S whatever the order.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from sparsesim.attribution.causes import CAUSES, CLASSES, OWNER_CLASS, bit, cause
+from sparsesim.attribution.launches import LaunchTimes, conditions_of
+from sparsesim.attribution.shapley import shapley
+from sparsesim.device.simulate import Device, LaunchResult
+from sparsesim.kernels import Kernel, Operands
+from sparsesim.lowering import NoKernelError, shape_of
+from sparsesim.protocol import Protocol
+from sparsesim.results import GemmResult
+from sparsesim.simulator import Simulator
+from sparsesim.sparsity import Pattern
+from sparsesim.stacks import Stack, get_stack
+from sparsesim.stacks.rules import native_pattern
+from sparsesim.workload import Gemm, GemmError
+
+__all__ = ["STEP_BUDGET", "Attribution", "Attributor", "Evidence", "attribute_gemm", "log_mean", "percent_of"]
+
+#: CTA k-steps simulated per counterfactual launch before extrapolating
+STEP_BUDGET = 60_000
+#: a gap [ln] below which shares are not given in per cent of it
+SMALL_GAP = 1e-6
+#: multiples tried when a shape is padded for a stack
+MULTIPLES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+def log_mean(x: float, y: float) -> float:
+    """Logarithmic mean (x - y) / ln(x / y); x if both are equal.
+
+    Turns a share of ln(x / y) into its part of x - y, and stays finite where the two are close.
+    """
+    ratio = math.log(x / y)
+    return (x - y) / ratio if abs(ratio) > 1e-9 else x
+
+
+def percent_of(shares: Mapping[str, float], gap: float) -> dict[str, float] | None:
+    """Shares in per cent of the gap; None if there is no gap to speak of."""
+    return {name: 100.0 * share / gap for name, share in shares.items()} if abs(gap) > SMALL_GAP else None
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What idealising one cause alone changes, and what it costs when everything else is ideal.
+
+    Times in µs as the protocol reports them; counters of both runs before and after. `speedup_others_ideal` is the
+    speedup with all causes but this one idealised.
+    """
+
+    cause: str
+    dense_us: tuple[float, float]
+    sparse_us: tuple[float, float]
+    speedup: tuple[float, float]
+    speedup_others_ideal: float
+    dense_counters: dict[str, tuple[float, float]]
+    sparse_counters: dict[str, tuple[float, float]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "cause": self.cause,
+            "dense_us": list(self.dense_us),
+            "sparse_us": list(self.sparse_us),
+            "speedup": list(self.speedup),
+            "speedup_others_ideal": self.speedup_others_ideal,
+            "dense_counters": {name: list(pair) for name, pair in self.dense_counters.items()},
+            "sparse_counters": {name: list(pair) for name, pair in self.sparse_counters.items()},
+        }
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """Where the speedup of one op went.
+
+    shares : cause -> ln share of the gap ln(nominal / speedup); they sum to it. Negative: the dense baseline loses
+        more to this cause than the sparse run
+    percent : the same in per cent of the gap, None where there is no gap
+    lost_us : the same as time: they sum to `time_us` - `dense_time_us` / `nominal_speedup`
+    accounting : run -> owner -> per cent of its SM-cycles. Another view, never to be mixed with shares
+    bottleneck : class that owns most of the time of the run, launch costs included
+    residual : ln of the reported speedup over that of the counterfactual runs with nothing idealised; it has been
+        removed by scaling (see `launches`)
+    engine_runs : event-loop runs that this took
+    dense_times, sparse_times : seconds of both runs for every set of causes
+    """
+
+    op: Gemm
+    gpu: str
+    stack: str
+    protocol: Protocol
+    path: str
+    reason: str
+    reason_text: str
+    time_us: float
+    dense_time_us: float
+    nominal_speedup: float
+    shares: dict[str, float]
+    evidence: tuple[Evidence, ...]
+    accounting: dict[str, dict[str, float]]
+    bottleneck: str
+    residual: float
+    engine_runs: int
+    dense_times: np.ndarray = field(compare=False, repr=False)
+    sparse_times: np.ndarray = field(compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        total = math.fsum(self.shares.values())
+        if abs(total - self.gap) > 1e-9:
+            raise AssertionError(f"shares sum to {total}, expected {self.gap}")
+
+    @property
+    def speedup(self) -> float:
+        """Effective speedup."""
+        return self.dense_time_us / self.time_us
+
+    @property
+    def gap(self) -> float:
+        """ln(nominal / effective speedup)."""
+        return math.log(self.nominal_speedup) - math.log(self.speedup)
+
+    @property
+    def percent(self) -> dict[str, float] | None:
+        """Shares in per cent of the gap."""
+        return percent_of(self.shares, self.gap)
+
+    @property
+    def lost_us(self) -> dict[str, float]:
+        """Shares as time [µs]."""
+        scale = log_mean(self.time_us, self.dense_time_us / self.nominal_speedup)
+        return {name: share * scale for name, share in self.shares.items()}
+
+    @property
+    def total_lost_us(self) -> float:
+        """Time beyond that at nominal speedup [µs]."""
+        return self.time_us - self.dense_time_us / self.nominal_speedup
+
+    @property
+    def classes(self) -> dict[str, float]:
+        """ln shares summed by first-principles class."""
+        return class_shares(self.shares)
+
+    def ranked(self) -> list[tuple[str, float]]:
+        """(cause, ln share) of the causes with a share, largest first."""
+        return ranked(self.shares)
+
+    @property
+    def command(self) -> str:
+        """The command that reproduces this."""
+        op, clock = self.op, self.protocol.clock
+        words = [f"sparsesim explain --gpu {self.gpu} -m {op.m} -n {op.n} -k {op.k}"]
+        words += [f"--batch {op.batch}"] if op.batch != 1 else []
+        words.append(f"--dtype {op.dtype} --pattern {shlex.quote(op.pattern)} --stack {self.stack}")
+        words += [f"--acc {op.acc_dtype}"] if op.acc_dtype else []
+        words.append(f"--timing {self.protocol.timing} --l2 {self.protocol.l2}")
+        words += [f"--clock {clock}"] if clock != "free" else []
+        return " ".join(words)
+
+    def notes(self) -> list[str]:
+        """One sentence for each thing that a reader would otherwise get wrong."""
+        return share_notes(self.shares, self.gap) + (
+            [f"the op ran dense: {self.reason_text}"] if self.shares["fallback"] else []
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        op = self.op
+        return {
+            "name": op.name,
+            "gpu": self.gpu,
+            "stack": self.stack,
+            "m": op.m,
+            "n": op.n,
+            "k": op.k,
+            "batch": op.batch,
+            "dtype": op.dtype,
+            "pattern": op.pattern,
+            "timing": self.protocol.timing,
+            "l2": self.protocol.l2,
+            "clock": self.protocol.clock,
+            "path": self.path,
+            "reason": self.reason,
+            "reason_text": self.reason_text,
+            "time_us": self.time_us,
+            "dense_time_us": self.dense_time_us,
+            "speedup": self.speedup,
+            "nominal_speedup": self.nominal_speedup,
+            "gap_ln": self.gap,
+            "shares_ln": dict(self.shares),
+            "shares_percent": self.percent,
+            "lost_us": self.lost_us,
+            "total_lost_us": self.total_lost_us,
+            "classes_ln": self.classes,
+            "evidence": [item.to_dict() for item in self.evidence],
+            "accounting_percent": self.accounting,
+            "bottleneck": self.bottleneck,
+            "residual_ln": self.residual,
+            "engine_runs": self.engine_runs,
+            "notes": self.notes(),
+            "command": self.command,
+        }
+
+
+def ranked(shares: Mapping[str, float]) -> list[tuple[str, float]]:
+    """(cause, share) of the causes with a share, largest first."""
+    return sorted(((name, s) for name, s in shares.items() if s != 0.0), key=lambda item: -item[1])
+
+
+def class_shares(shares: Mapping[str, float]) -> dict[str, float]:
+    """Shares summed by first-principles class."""
+    return {
+        kind: math.fsum(share for name, share in shares.items() if cause(name).kind == kind)
+        for kind in CLASSES
+    }
+
+
+def share_notes(shares: Mapping[str, float], gap: float) -> list[str]:
+    """Sentences on negative shares and on a speedup beyond the nominal one."""
+    notes = [
+        f"{name}: negative ({share:+.4f} ln) is the baseline's own weakness; dense loses more to it than sparse"
+        for name, share in ranked(shares)
+        if share < 0.0
+    ]
+    if gap < -SMALL_GAP:
+        notes.append("the speedup is beyond the nominal one: the baseline loses more than the sparse run")
+    return notes
+
+
+class Attributor:
+    """Explains ops on one simulator; equal launches are simulated once.
+
+    Parameters
+    ----------
+    simulator : Simulator
+    step_budget : int
+        CTA k-steps simulated per counterfactual launch before extrapolating.
+    """
+
+    def __init__(self, simulator: Simulator, step_budget: int = STEP_BUDGET) -> None:
+        self.simulator = simulator
+        self._device = Device(simulator.gpu, step_budget)
+        self._launches: dict[tuple[object, ...], tuple[LaunchTimes, np.ndarray]] = {}
+        self._known: dict[tuple[Gemm, Protocol], Attribution] = {}
+
+    @property
+    def engine_runs(self) -> int:
+        """Event-loop runs so far."""
+        return len(self._device._memory)
+
+    def gemm(self, op: Gemm, protocol: Protocol | None = None) -> Attribution:
+        """Attribute the lost speedup of `op`.
+
+        Raises
+        ------
+        NoKernelError
+            The dtype has no dense kernel on this GPU.
+        """
+        protocol = protocol or Protocol()
+        plain = replace(op, name="op", count=1, family="")
+        if (plain, protocol) not in self._known:
+            self._known[plain, protocol] = self._gemm(plain, protocol)
+        return replace(self._known[plain, protocol], op=op)
+
+    def _gemm(self, op: Gemm, protocol: Protocol) -> Attribution:
+        before = self.engine_runs
+        result = self.simulator.gemm(op, protocol)
+        dense, dense_times = self._dense(op, protocol, result)
+        sparse, sparse_times = self._sparse(op, protocol, result, (dense, dense_times))
+        for name, table, reported in (
+            ("dense", dense_times, result.dense_time_us),
+            ("sparse", sparse_times, result.time_us),
+        ):
+            if not math.isclose(table[0] * 1e6, reported, rel_tol=1e-9):
+                raise AssertionError(f"{name} run takes {table[0] * 1e6} us, reported {reported} us")
+        value = np.log(dense_times / sparse_times)
+        if not math.isclose(value[-1], math.log(result.nominal_speedup), abs_tol=1e-9):
+            raise AssertionError(f"ideal speedup {math.exp(value[-1])}, expected {result.nominal_speedup}")
+        shares = dict(zip((item.id for item in CAUSES), shapley(value).tolist(), strict=True))
+        evidence = tuple(
+            _evidence(name, dense, sparse, dense_times, sparse_times) for name, _ in ranked(shares)
+        )
+        return Attribution(
+            op=op,
+            gpu=result.gpu,
+            stack=result.stack,
+            protocol=protocol,
+            path=result.path,
+            reason=result.reason,
+            reason_text=result.reason_text,
+            time_us=result.time_us,
+            dense_time_us=result.dense_time_us,
+            nominal_speedup=result.nominal_speedup,
+            shares=shares,
+            evidence=evidence,
+            accounting={"dense": _accounting(result.dense_launch), "sparse": _accounting(result.launch)},
+            bottleneck=_bottleneck(result),
+            residual=_residual(dense, sparse(0)),
+            engine_runs=self.engine_runs - before,
+            dense_times=dense_times,
+            sparse_times=sparse_times,
+        )
+
+    def _times(
+        self, op: Gemm, operands: Operands, out: float, protocol: Protocol, kernel: Kernel, reported_s: float
+    ) -> tuple[LaunchTimes, np.ndarray]:
+        """One launch of `op`, and its time for every set of causes."""
+        shape = shape_of(op, out)
+        key = (
+            replace(operands, dtype="f16") if operands.dtype == "bf16" else operands,
+            shape,
+            kernel,
+            protocol,
+        )
+        if key not in self._launches:
+            launch = LaunchTimes(self._device, kernel, operands, shape, protocol, reported_s)
+            self._launches[key] = launch, launch.table()
+        return self._launches[key]
+
+    def _dense(self, op: Gemm, protocol: Protocol, result: GemmResult) -> tuple[LaunchTimes, np.ndarray]:
+        out = get_stack(self.simulator.stack.dense_stack).output(op.dtype)
+        operands = self.simulator.library.operands(op, None)
+        launch = result.dense_launch
+        return self._times(op, operands, out, protocol, launch.kernel, launch.seconds)
+
+    def _sparse(
+        self, op: Gemm, protocol: Protocol, result: GemmResult, dense: tuple[LaunchTimes, np.ndarray]
+    ) -> tuple[Callable[[int], LaunchTimes], np.ndarray]:
+        """What runs on the sparse path for a set of causes, and its time for every set."""
+        pattern = Pattern.parse(op.pattern)
+        if pattern.is_dense:
+            return lambda mask: dense[0], dense[1]
+        simulator, gpu = self.simulator, self.simulator.gpu
+        refused = result.path == "dense"
+        plain = _as_weight(op)
+        padded = _padded(simulator.stack, plain, simulator) if refused else plain
+        # a pattern that the datapath lacks altogether is given an ideal datapath with the fallback
+        native = native_pattern(op, pattern, gpu) or pattern
+        out = simulator.stack.output(op.dtype)
+        conditions = conditions_of(gpu, protocol)
+        kernel, reported_s = result.launch.kernel, result.launch.seconds
+        if refused:
+            operands = simulator.library.operands(padded, native)
+            shape = shape_of(padded, out)
+            try:
+                launch = simulator.library.run(operands, shape, conditions, simulator.stack.policy)
+            except NoKernelError:  # no sparse tile fits: the dense one, fed with compressed operands
+                launch = simulator.device.launch(replace(kernel, sparse=True), operands, shape, conditions)
+            kernel, reported_s = launch.kernel, launch.seconds
+
+        def variant(shape_op: Gemm, as_pattern: Pattern) -> tuple[LaunchTimes, np.ndarray]:
+            operands = simulator.library.operands(shape_op, as_pattern)
+            full_s = reported_s
+            if shape_op != padded or as_pattern != native:
+                full_s = simulator.device.launch(
+                    kernel, operands, shape_of(shape_op, out), conditions
+                ).seconds
+            return self._times(shape_op, operands, out, protocol, kernel, full_s)
+
+        def choose(mask: int) -> tuple[LaunchTimes, np.ndarray]:
+            if refused and not mask & bit("fallback"):
+                return dense
+            shape_op = plain if mask & bit("conversion") else padded
+            return variant(shape_op, pattern if mask & bit("pattern") else native)
+
+        outer = bit("pattern") | bit("fallback") | bit("conversion")
+        chosen = {mask: choose(mask) for mask in {m & outer for m in range(1 << len(CAUSES))}}
+        times = np.array([chosen[mask & outer][1][mask] for mask in range(1 << len(CAUSES))])
+        return lambda mask: chosen[mask & outer][0], times
+
+
+def attribute_gemm(
+    simulator: Simulator, op: Gemm, protocol: Protocol | None = None, step_budget: int = STEP_BUDGET
+) -> Attribution:
+    """Attribute the lost speedup of one op; use an `Attributor` for several."""
+    return Attributor(simulator, step_budget).gemm(op, protocol)
+
+
+def _as_weight(op: Gemm) -> Gemm:
+    """`op` with the sparse operand as A: its transpose if B is the sparse one."""
+    return op if op.sparse_operand == "A" else replace(op, m=op.n, n=op.m, sparse_operand="A")
+
+
+def _padded(stack: Stack, op: Gemm, simulator: Simulator) -> Gemm:
+    """`op` with its sides at the smallest multiples that `stack` runs sparse; `op` if no size helps."""
+    group = Pattern.parse(op.pattern).group
+    units = {"m": MULTIPLES[-1], "k": math.lcm(MULTIPLES[-1], group), "n": MULTIPLES[-1]}
+
+    def at(multiples: dict[str, int]) -> Gemm | None:
+        try:
+            sides = {name: -(-getattr(op, name) // unit) * unit for name, unit in multiples.items()}
+            padded = replace(op, **sides)
+        except GemmError:
+            return None
+        return padded if stack.decide(padded, simulator.gpu).path == "sparse" else None
+
+    best = at(units)
+    if best is None:
+        return op
+    for side in units:
+        for unit in MULTIPLES:
+            trial = {**units, side: math.lcm(unit, group) if side == "k" else unit}
+            found = at(trial)
+            if found is not None:
+                units, best = trial, found
+                break
+    return best
+
+
+def _residual(dense: LaunchTimes, sparse: LaunchTimes) -> float:
+    return math.log(dense.error / sparse.error)
+
+
+def _accounting(launch: LaunchResult) -> dict[str, float]:
+    """Owners in per cent of the SM-cycles."""
+    return {name: 100.0 * cycles / (launch.cycles * launch.sms) for name, cycles in launch.owners.items()}
+
+
+def _bottleneck(result: GemmResult) -> str:
+    """Class that owns most of the reported time of the run."""
+    busy = min(result.launch.seconds * 1e6 / result.time_us, 1.0)
+    parts = dict.fromkeys(CLASSES, 0.0)
+    parts["launch"] = 1.0 - busy
+    total = result.launch.cycles * result.launch.sms
+    for owner, cycles in result.launch.owners.items():
+        parts[OWNER_CLASS[owner]] += busy * cycles / total
+    return max(parts, key=lambda kind: parts[kind])
+
+
+def _counters(launch: LaunchTimes, mask: int, seconds: float) -> dict[str, float]:
+    """Counters of a run, with those that only the whole of it shows."""
+    result = launch.result(mask)
+    return {
+        **result.counters,
+        "overhead_share": math.fsum(
+            cycles for owner, cycles in result.owners.items() if OWNER_CLASS[owner] == "occupancy"
+        )
+        / (result.cycles * result.sms),
+        "waves": result.ctas / (result.slots * result.sms),
+        "ctas_per_sm": float(result.slots),
+        "padding": result.counters["padded_macs"] / result.counters["macs"],
+        "launch_us": float(seconds - launch.busy_s(mask)) * 1e6,
+        "clock_mhz": result.clock_hz / 1e6,
+        "power_w": result.power_w,
+    }
+
+
+def _evidence(
+    name: str,
+    dense: LaunchTimes,
+    sparse: Callable[[int], LaunchTimes],
+    dense_times: np.ndarray,
+    sparse_times: np.ndarray,
+) -> Evidence:
+    alone, others = bit(name), (1 << len(CAUSES)) - 1 - bit(name)
+    names = cause(name).counters
+
+    def pairs(before: dict[str, float], after: dict[str, float]) -> dict[str, tuple[float, float]]:
+        return {counter: (before[counter], after[counter]) for counter in names}
+
+    return Evidence(
+        cause=name,
+        dense_us=(float(dense_times[0]) * 1e6, float(dense_times[alone]) * 1e6),
+        sparse_us=(float(sparse_times[0]) * 1e6, float(sparse_times[alone]) * 1e6),
+        speedup=(float(dense_times[0] / sparse_times[0]), float(dense_times[alone] / sparse_times[alone])),
+        speedup_others_ideal=float(dense_times[others] / sparse_times[others]),
+        dense_counters=pairs(
+            _counters(dense, 0, dense_times[0]), _counters(dense, alone, dense_times[alone])
+        ),
+        sparse_counters=pairs(
+            _counters(sparse(0), 0, sparse_times[0]), _counters(sparse(alone), alone, sparse_times[alone])
+        ),
+    )

@@ -1,0 +1,42 @@
+"""The typer application and its commands in the order that ``--help`` shows them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sparsesim._version import __version__
+from sparsesim.cli import catalogue, check, explain, gemm, simulate, validate
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="sparsesim",
+    help="Simulator of GPUs with sparse tensor cores: time, path, and where the speedup went.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"sparsesim {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Print the help where no command is given."""
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+for module in (gemm, simulate, explain, validate, check, catalogue):
+    module.register(app)

@@ -1,0 +1,190 @@
+"""What every command prints with: the consoles, the JSON file, tables, and how numbers look.
+
+A JSON file is written under a temporary name beside its own and renamed, so that a half-written one is never
+taken for a result.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from sparsesim.errors import UserError
+
+__all__ = [
+    "JsonTarget",
+    "add_row",
+    "bar",
+    "owners_text",
+    "percent",
+    "progress",
+    "say",
+    "show_table",
+    "show_time",
+    "table",
+]
+
+#: columns that a table may take where the output is no terminal
+PIPE_WIDTH = 132
+
+
+class _Console(Console):
+    """A console that leaves a closed pipe to the entry point."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+def console() -> Console:
+    """A console on stdout, as wide as the terminal; wide enough for the tables where there is none."""
+    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
+    return _Console(width=wide, highlight=False, emoji=False)
+
+
+@dataclass(frozen=True)
+class JsonTarget:
+    """Where the JSON form of a result goes: nowhere, to stdout, or to a file."""
+
+    path: Path | None = None
+    stdout: bool = False
+
+    @staticmethod
+    def parse(text: str | None) -> JsonTarget:
+        """From the value of ``--json``; raises UserError if nothing can be written there."""
+        if text is None:
+            return JsonTarget()
+        if text == "-":
+            return JsonTarget(stdout=True)
+        path = Path(text)
+        problem = _unwritable(path) if text.strip() and "\0" not in text else "no file name"
+        if problem:
+            raise UserError(f"--json: expected a file that can be written, found {text!r}: {problem}")
+        return JsonTarget(path)
+
+    def write(self, data: Mapping[str, Any]) -> bool:
+        """Write `data`; returns whether stdout still belongs to the human-readable form."""
+        if self.stdout:
+            sys.stdout.write(_dump(data))
+            return False
+        if self.path is not None:
+            try:
+                _replace(self.path, _dump(data))
+            except OSError as err:
+                raise UserError(
+                    f"--json: expected a file that can be written, found {str(self.path)!r}: {err.strerror}"
+                ) from None
+        return True
+
+
+def _dump(data: Mapping[str, Any]) -> str:
+    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+
+
+def _unwritable(path: Path) -> str | None:
+    """Why `path` cannot be written, or None."""
+    try:
+        if path.is_dir():
+            return "it is a folder"
+        folder = path.resolve().parent
+        if not folder.is_dir():
+            return "its folder does not exist"
+        if not os.access(path if path.exists() else folder, os.W_OK):
+            return "no permission to write there"
+    except OSError as err:
+        return (err.strerror or str(err)).lower()
+    return None
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write `text` to `path` in one step; what is no regular file (a pipe, /dev/null) is written as it is."""
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")
+        return
+    temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("x", encoding="utf-8") as handle:
+            handle.write(text)
+            handle.flush()
+            os.fsync(handle.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def progress(label: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar on stderr, if that is a terminal; yields a function of the count done and the total."""
+    shown = Console(stderr=True)
+    if not shown.is_terminal:
+        yield lambda done, total: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=shown, transient=True) as bars:
+        task = bars.add_task(label, total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)
+
+
+def table(*columns: str, right: Sequence[str] = ()) -> Table:
+    """A plain table; columns named in `right` hold numbers."""
+    made = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for name in columns:
+        made.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    return made
+
+
+def add_row(to: Table, *cells: str, style: str | None = None) -> None:
+    """Add cells as literal text: a ``[2:4]`` in a name is no markup."""
+    to.add_row(*(Text(cell) for cell in cells), style=style)
+
+
+def show_table(title: str, grid: Table) -> None:
+    """Print a table under its title."""
+    out = console()
+    out.print(Text(f"\n{title}", style="bold"))
+    out.print(grid)
+
+
+def say(text: str, style: str = "") -> None:
+    """Print one line of literal text, unbroken."""
+    console().print(Text(text, style=style), soft_wrap=True)
+
+
+def show_time(us: float) -> str:
+    """A time with a unit that leaves three to six digits."""
+    for factor, unit in ((1.0, "µs"), (1e3, "ms")):
+        if us < 1e4 * factor:
+            return f"{us / factor:.4g} {unit}" if us < 1e3 * factor else f"{us / factor:.0f} {unit}"
+    return f"{us / 1e6:.4g} s"
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """A share of 1 as a percentage."""
+    return f"{100 * share:.{digits}f} %"
+
+
+def bar(share: float, width: int = 24) -> str:
+    """A horizontal bar for a share of 1: filled if it is a loss, hollow if it is a gain (negative)."""
+    cells = min(round(abs(share) * width), width)
+    return ("█" if share > 0 else "░") * max(cells, 1 if abs(share) > 5e-4 else 0)
+
+
+def owners_text(owners: Mapping[str, float], least: float = 0.002) -> str:
+    """Shares of the SM-cycles, largest first and one a line, without those below `least`."""
+    total = sum(owners.values())
+    shares = sorted(((value / total, name) for name, value in owners.items()), reverse=True)
+    return "\n".join(f"{name} {percent(share)}" for share, name in shares if share >= least)

@@ -1,0 +1,134 @@
+"""``sparsesim simulate``: a workload, op by op and as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sparsesim.cli import options as opt
+from sparsesim.cli.output import JsonTarget, add_row, percent, progress, say, show_table, show_time, table
+
+if TYPE_CHECKING:
+    from sparsesim.results_workload import OpRow, WorkloadResult
+
+__all__ = ["register"]
+
+EXAMPLE = "Example: sparsesim simulate llama-3.1-8b --gpu h100_pcie --phase decode --tokens 64 --timing graph"
+
+Source = Annotated[
+    str, typer.Argument(metavar="WORKLOAD", help="Packaged workload (see `sparsesim workloads`) or a file.")
+]
+Streams = Annotated[int, opt.integer("--streams", "Streams that ops are dealt to in turn.")]
+Graph = Annotated[bool, typer.Option("--graph", help="Each pass is one CUDA graph.")]
+Repeats = Annotated[int, opt.integer("--repeats", "Passes over the workload.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command("simulate", epilog=EXAMPLE)(simulate)
+
+
+def simulate(
+    workload: Source,
+    gpu: opt.Gpu,
+    tokens: opt.Tokens = None,
+    phase: opt.Phase = None,
+    dtype: opt.WorkloadDtype = None,
+    pattern: opt.WorkloadPattern = None,
+    stack: opt.StackName = None,
+    timing: opt.Timing = "kernel",
+    l2: opt.L2 = "rotating",
+    clock: opt.Clock = "free",
+    streams: Streams = 1,
+    graph: Graph = False,
+    repeats: Repeats = 1,
+    json: opt.Json = None,
+) -> None:
+    """Run a workload: time of each op dense and sparse, its path and why, totals and fallback rates."""
+    target = JsonTarget.parse(json)
+    from sparsesim.api import simulate_workload
+
+    with progress("simulating") as report:
+        result = simulate_workload(
+            gpu, workload, tokens, phase, dtype, pattern, stack, timing, l2, clock, streams, graph, repeats,
+            progress=lambda done, total, name: report(done, total),
+        )  # fmt: skip
+    if target.write(result.to_dict()):
+        show(result)
+
+
+def show(result: WorkloadResult) -> None:
+    """Print the ops in the order they run, the phases, the totals, and what fell back."""
+    protocol = result.protocol
+    timing = f"timing {protocol.timing}{' as graphs' if result.graph else ''}"
+    mode = f"{timing}, L2 {protocol.l2}, clock {protocol.clock}"
+    title = f"{result.workload} on {result.gpu}, {result.stack}; {mode}"
+    numbers = ("count", "time", "dense", "speedup", "share")
+    grid = table("op", "shape", "pattern", "path", "reason", *numbers, right=numbers)
+    for row in result.rows:
+        gemm = row.gemm
+        batch = f"{gemm['batch']} × " if gemm["batch"] > 1 else ""
+        add_row(
+            grid,
+            row.name,
+            f"{batch}{gemm['m']}×{gemm['n']}×{gemm['k']} {gemm['dtype']}",
+            gemm["pattern"],
+            gemm["path"],
+            row.reason,
+            str(row.launches),
+            show_time(row.kernel_us),
+            show_time(row.dense_kernel_us),
+            f"{row.speedup:.2f}",
+            percent(row.share),
+            style="yellow" if row.is_fallback else None,
+        )
+    show_table(title, grid)
+    phases = _phases(result.rows)
+    if len(phases) > 1:
+        grid = table("phase", *numbers[1:4], right=numbers)
+        for name, rows in phases.items():
+            time, dense = sum(row.kernel_us for row in rows), sum(row.dense_kernel_us for row in rows)
+            add_row(grid, name or "(none)", show_time(time), show_time(dense), f"{dense / time:.2f}")
+        show_table("Kernel time by phase", grid)
+    _totals(result)
+
+
+def _phases(rows: Sequence[OpRow]) -> dict[str, list[OpRow]]:
+    """Rows by the part of their name before the first ``/``."""
+    groups: dict[str, list[OpRow]] = {}
+    for row in rows:
+        phase, slash, _ = row.name.partition("/")
+        groups.setdefault(phase if slash else "", []).append(row)
+    return groups
+
+
+def _totals(result: WorkloadResult) -> None:
+    grid = table(
+        "path", "reason", "ops", "launches", "FLOPs", "time", right=("ops", "launches", "FLOPs", "time")
+    )
+    for share in result.paths:
+        add_row(
+            grid,
+            "fallback" if share.fallback else share.path,
+            share.reason,
+            str(share.ops),
+            percent(share.launch_share),
+            percent(share.flop_share),
+            percent(share.time_share),
+            style="yellow" if share.fallback else None,
+        )
+    show_table("Paths", grid)
+    run, dense = result.sparse, result.dense
+    lines = [
+        f"\ntotal      {show_time(run.makespan_us)}, dense {show_time(dense.makespan_us)}: "
+        f"speedup {result.speedup:.3f} of {result.nominal_speedup:.3g} promised",
+        f"fallback   {percent(sum(share.launch_share for share in result.fallbacks))} of the launches, "
+        f"{percent(sum(share.flop_share for share in result.fallbacks))} of the FLOPs, "
+        f"{percent(sum(share.time_share for share in result.fallbacks))} of the kernel time",
+        f"device     {percent(run.tensor_busy)} tensor busy (dense {percent(dense.tensor_busy)}), "
+        f"{percent(run.host_bound)} waiting for the host (dense {percent(dense.host_bound)})",
+    ]
+    for line in lines:
+        say(line)

@@ -1,0 +1,74 @@
+"""``sparsesim validate``: measured rows against the model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sparsesim.cli import options as opt
+from sparsesim.cli.output import JsonTarget, add_row, progress, say, show_table, table
+
+if TYPE_CHECKING:
+    from sparsesim.validate import Validation
+
+__all__ = ["register"]
+
+EXAMPLE = "Example: sparsesim validate measured/sparse/slidesparse_*.csv --json validation.json"
+#: rows named for each reason to skip
+NAMED = 3
+
+Files = Annotated[list[str], typer.Argument(metavar="FILES...", help="CSV files of measured timings.")]
+MinUs = Annotated[
+    float,
+    typer.Option(
+        "--min-us", metavar="US", help="Rows measured below this time enter no group.", parser=opt.number
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command("validate", epilog=EXAMPLE)(validate)
+
+
+def validate(files: Files, min_us: MinUs = 10.0, json: opt.Json = None) -> None:
+    """Compare the model with measured timings: errors by GPU, type and kind."""
+    target = JsonTarget.parse(json)
+    from sparsesim.api import validate_files
+
+    with progress("predicting") as report:
+        result = validate_files(files, min_us, report)
+    if target.write(result.to_dict()):
+        show(result, min_us)
+
+
+def show(result: Validation, min_us: float) -> None:
+    """Print the groups, and what was skipped."""
+    numbers = ("rows", "male", "p90", "bias", "rank corr.", "sign acc.")
+    title = (
+        f"Predicted against measured, rows of at least {min_us:g} µs; male = mean |ln(predicted / measured)|"
+    )
+    grid = table("gpu", "dtype", "kind", *numbers, right=numbers)
+    for group in result.groups:
+        sign = group.get("sign_accuracy")
+        add_row(
+            grid,
+            group["gpu"],
+            group["dtype"],
+            group["kind"],
+            str(group["rows"]),
+            f"{group['male']:.3f}",
+            f"{group['p90']:.3f}",
+            f"{group['bias']:+.3f}",
+            f"{group['rank_correlation']:.3f}",
+            "" if sign is None else f"{sign:.3f}",
+        )
+    show_table(title, grid)
+    say(f"\n{len(result.predictions)} rows predicted, {len(result.skipped)} skipped")
+    reasons: dict[str, list[str]] = {}
+    for item in result.skipped:
+        reasons.setdefault(item["why"], []).append(item["row"])
+    for why, rows in sorted(reasons.items(), key=lambda entry: -len(entry[1])):
+        named = ", ".join(rows[:NAMED]) + (", …" if len(rows) > NAMED else "")
+        say(f"  {len(rows)} skipped: {why} ({named})")

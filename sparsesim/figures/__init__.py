@@ -1,0 +1,22 @@
+"""Figures: functions that take results and return a matplotlib `Figure`; the only user of matplotlib.
+
+They draw what results hold and work out nothing but its place on the page. Importing this package changes no
+state of matplotlib: no backend is chosen, no parameter set, no pyplot imported. `save` writes a figure as PNG.
+"""
+
+from sparsesim.figures.accounting import draw_accounting
+from sparsesim.figures.roofline import draw_roofline
+from sparsesim.figures.speedup import SpeedupCurve, draw_speedup
+from sparsesim.figures.style import save
+from sparsesim.figures.timeline import draw_timeline
+from sparsesim.figures.waterfall import draw_waterfall
+
+__all__ = [
+    "SpeedupCurve",
+    "draw_accounting",
+    "draw_roofline",
+    "draw_speedup",
+    "draw_timeline",
+    "draw_waterfall",
+    "save",
+]

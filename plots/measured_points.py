@@ -1,8 +1,8 @@
 """Measured dense and sparse times that the plots show beside the model.
 
-Source: SlideSparse kernel benchmark, bcacdwk/vllmbench (arXiv 2603.05232), cuSPARSELt and cuBLASLt best of search,
-stream, warm L2. bf16 with f32 accumulation, 2:4 on the weight; square products, and the gate and up projection of
-Qwen2.5-14B (m = 27648, k = 5120) over tokens.
+Source: SlideSparse kernel benchmark, bcacdwk/vllmbench (arXiv 2603.05232), cuSPARSELt and cuBLASLt best of
+search, stream, warm L2. bf16 with f32 accumulation, 2:4 on the weight; square products, and the gate and up
+projection of Qwen2.5-14B (m = 27648, k = 5120) over tokens.
 """
 
 from __future__ import annotations
@@ -95,7 +95,11 @@ MEASURED = (
 
 def of_square(gpu: str) -> list[tuple[float, float]]:
     """(size, speedup) of the square products on `gpu`."""
-    return [(row.n, row.dense_us / row.sparse_us) for row in MEASURED if row.gpu == gpu and row.m == row.n == row.k]
+    return [
+        (row.n, row.dense_us / row.sparse_us)
+        for row in MEASURED
+        if row.gpu == gpu and row.m == row.n == row.k
+    ]
 
 
 def of_weight(gpu: str, m: int, k: int) -> list[tuple[float, float]]:

@@ -20,14 +20,17 @@ OUT = Path("out/figures")
 def out_folder(text: str | None) -> Path:
     """Folder that ``--out`` of the command line names."""
     parser = argparse.ArgumentParser(description=text)
-    parser.add_argument("--out", type=Path, default=OUT, help="folder for the PNG files (default: %(default)s)")
+    parser.add_argument(
+        "--out", type=Path, default=OUT, help="folder for the PNG files (default: %(default)s)"
+    )
     folder: Path = parser.parse_args().out
     return folder
 
 
 def measured_context(what: str) -> str:
     """Second line of a figure that shows measured points: what was run, and where the points come from."""
-    return f"{what}; {DTYPE}, {PATTERN}, {TIMING} timing, {L2} L2\nmeasured: {SOURCE.partition(', ')[0]}"
+    source = SOURCE.partition(", cuSPARSELt")[0]
+    return f"{what}; {DTYPE}, {PATTERN}, {TIMING} timing, {L2} L2\nmeasured: {source}"
 
 
 def run(name: str, draw: Callable[[], Figure], text: str | None) -> None:

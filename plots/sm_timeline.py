@@ -37,7 +37,9 @@ def draw(name: str = "a100_pcie_80gb", m: int = 3072, n: int = 3072, k: int = 30
         )
         for operands, launch in runs
     )
-    return draw_timeline(dense, sparse, context=f"{gpu.title}, {m} × {n} × {k}, bf16, 2:4, {protocol.l2} L2")
+    times = f"dense {dense.seconds * 1e6:.0f} µs, sparse {sparse.seconds * 1e6:.0f} µs"
+    title = f"A last wave that is not full idles SMs: {times}"
+    return draw_timeline(dense, sparse, title, f"{gpu.title}, {m} × {n} × {k}, bf16, 2:4, {protocol.l2} L2")
 
 
 if __name__ == "__main__":

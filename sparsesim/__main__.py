@@ -27,9 +27,11 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         status = INTERRUPTED
     except BrokenPipeError:
-        # nothing more can be said on stdout, not even by the interpreter's own flush at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
+        return _closed_pipe()
+    except SystemExit as err:
+        if not isinstance(err.__context__, BrokenPipeError):  # typer's and rich's way to end on one
+            raise
+        return _closed_pipe()
     if status == INTERRUPTED:
         _report(["interrupted"])
     return status
@@ -59,6 +61,12 @@ def _run(argv: list[str] | None) -> int:
             raise
         return _report([" ".join(wording().split())])
     return status if isinstance(status, int) else 0
+
+
+def _closed_pipe() -> int:
+    """Let what is left in stdout's buffer go nowhere, so that the flush at exit cannot fail either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return BROKEN_PIPE
 
 
 def _report(lines: Iterable[str]) -> int:

@@ -30,6 +30,7 @@ SEARCH_MARGIN = 1.25
 SEARCH_LIMIT = 5
 #: CTA k-steps spent on each candidate of a search; the winner is then run in full
 SEARCH_BUDGET = 60_000
+SEARCH_WAVES = 5
 
 
 class NoKernelError(ValueError):
@@ -53,7 +54,7 @@ class Library:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self._scout = Device(device.gpu, SEARCH_BUDGET)
+        self._scout = Device(device.gpu, SEARCH_BUDGET, SEARCH_WAVES)
         self._candidates: dict[tuple[Operands, bool], tuple[_Candidate, ...]] = {}
 
     def operands(self, op: Gemm, native: Pattern | None) -> Operands:
@@ -128,7 +129,9 @@ class Library:
         for candidate in self.candidates(operands, sparse):
             if accept is not None and not accept(candidate.kernel):
                 continue
-            for split_k in splits(candidate.kernel, shape.k):
+            if shape.m * shape.n * shape.batch < candidate.kernel.min_outputs * gpu.sm.count:
+                continue
+            for split_k in splits(candidate.kernel, operands.dtype, shape.k):
                 kernel = candidate.kernel.with_split(split_k)
                 cycles = estimate_cycles(
                     gpu, kernel, candidate.step, candidate.slots, size, clock, shape.out_bytes, in_l2,

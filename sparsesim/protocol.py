@@ -63,22 +63,28 @@ def parse_clock(text: str) -> float | None:
     return mhz * 1e6
 
 
-def launch_gaps(gpu: GpuSpec, timing: str, launches: int = 1) -> tuple[float, float]:
+def launch_gaps(gpu: GpuSpec, timing: str, launches: int = 1, sparse: bool = False) -> tuple[float, float]:
     """(idle time that a call adds to its kernels' busy time, shortest interval between calls) [s].
 
-    A call of `launches` dependent kernels pays ramp and drain for each. graph and stream add the gap between
+    A call of `launches` dependent kernels pays ramp and drain for each; a sparse one has a longer ramp. graph and stream add the gap between
     dependent kernels; stream and host calls come no faster than the host issues them; event adds its overhead.
     """
     launch = gpu.launch
     inner_gap = launch.graph_gap if timing == "graph" else launch.stream_gap
     gap = launches * (launch.ramp + launch.drain) + (launches - 1) * inner_gap
+    gap += launch.sparse_ramp if sparse else 0.0
     floor = {"stream": launch.host_call, "host": launch.framework_call}.get(timing, 0.0)
     after = {"kernel": 0.0, "event": launch.event_overhead}.get(timing, inner_gap)
     return gap + after, floor
 
 
 def interval_s(
-    gpu: GpuSpec, timing: str, busy_s: float, launches: int = 1, free_launch: bool = False
+    gpu: GpuSpec,
+    timing: str,
+    busy_s: float,
+    launches: int = 1,
+    sparse: bool = False,
+    free_launch: bool = False,
 ) -> tuple[float, float]:
     """(time that the protocol reports, idle time in it) [s] of a call whose kernels are busy for `busy_s`.
 
@@ -86,6 +92,6 @@ def interval_s(
     """
     if free_launch:
         return busy_s, 0.0
-    gap, floor = launch_gaps(gpu, timing, launches)
+    gap, floor = launch_gaps(gpu, timing, launches, sparse)
     total = max(busy_s + gap, floor)
     return total, total - busy_s

@@ -240,9 +240,12 @@ def _costs(gpu: GpuSpec, timing: str, graph: bool) -> _Costs:
 def _call(gpu: GpuSpec, launch: LaunchResult, row: int, stream: int, timing: str) -> _Call:
     """Times and demands of one launch; what a split-K reduction adds stands behind the busy time."""
     if timing == "graph":
-        whole = interval_s(gpu, "graph", launch.seconds, launch.launches)[0] - gpu.launch.graph_gap
+        whole = (
+            interval_s(gpu, "graph", launch.seconds, launch.launches, launch.kernel.sparse)[0]
+            - gpu.launch.graph_gap
+        )
     else:
-        whole = interval_s(gpu, "kernel", launch.seconds, launch.launches)[0]
+        whole = interval_s(gpu, "kernel", launch.seconds, launch.launches, launch.kernel.sparse)[0]
     before = min(gpu.launch.ramp, whole - launch.seconds)
     return _Call(
         row=row,

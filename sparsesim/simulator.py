@@ -111,4 +111,6 @@ class Simulator:
         gap, floor = launch_gaps(self.gpu, protocol.timing)
         conditions = Conditions(l2=protocol.l2, locked_hz=protocol.locked_hz, gap_s=gap, floor_s=floor)
         launch = launch_with(conditions)
-        return interval_s(self.gpu, protocol.timing, launch.seconds, launch.launches)[0], launch
+        return interval_s(self.gpu, protocol.timing, launch.seconds, launch.launches, launch.kernel.sparse)[
+            0
+        ], launch

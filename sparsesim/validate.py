@@ -8,9 +8,12 @@ pairs) = share on the right side of 1 among those measured below 0.95 or above 1
 from __future__ import annotations
 
 import math
+import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -18,17 +21,20 @@ import numpy as np
 from sparsesim.errors import UserError
 from sparsesim.hardware import GpuSpec, load_gpu
 from sparsesim.kernels import Kernel
-from sparsesim.lowering import NoKernelError, shape_of
+from sparsesim.lowering import NoKernelError
 from sparsesim.measured import MeasuredRow
 from sparsesim.protocol import Protocol
 from sparsesim.simulator import Simulator
-from sparsesim.sparsity import Pattern
-from sparsesim.stacks import get_stack
 from sparsesim.workload import Gemm
 
 __all__ = ["Prediction", "Validation", "error_summary", "predict_rows", "validate_rows"]
 
 SIGN_BAND = (0.95, 1.05)
+#: lists of at least so many rows are predicted by several processes, in so many parts each
+PARALLEL_ROWS = 200
+PARTS_PER_JOB = 12
+#: (seconds, kernel name) of a row, or (None, why it cannot be simulated)
+_Outcome = tuple[float | None, str]
 #: a tile in a kernel's name: 256x128_64x3 = tile m, tile n, k per stage, stages
 TILE_NAME = re.compile(r"(\d+)x(\d+)_(\d+)x(\d+)")
 
@@ -104,7 +110,7 @@ def _spearman(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def _ranks(x: np.ndarray) -> np.ndarray:
-    values, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)
+    _, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     return (ends - (counts - 1) / 2)[inverse]
 
@@ -142,13 +148,11 @@ def _predict(simulator: Simulator, row: MeasuredRow) -> tuple[float, str]:
     protocol = Protocol.parse(row.timing, row.l2, row.clock)
     policy = "search" if "search" in row.library else "heuristic"
     native = None
-    out = get_stack("cublaslt").output(op.dtype)
     if row.is_sparse:
         decision = simulator.stack.decide(op, simulator.gpu)
         if decision.path != "sparse":
             raise UserError(f"no sparse path: {decision.reason} ({decision.text})")
         native = decision.native
-        out = simulator.stack.output(op.dtype)
     accept = _named_tile(row.library)
     if accept is not None:
         operands = simulator.library.operands(op, native)
@@ -159,7 +163,6 @@ def _predict(simulator: Simulator, row: MeasuredRow) -> tuple[float, str]:
             times = [simulator.time_kernel(op, native, kernel, protocol) for kernel in kernels]
             seconds, launch = min(times, key=lambda pair: pair[0])
             return seconds, launch.kernel.name
-    del out
     timed = (
         simulator.time_dense(op, protocol, policy)
         if native is None
@@ -172,30 +175,95 @@ def predict_rows(
     rows: Iterable[MeasuredRow],
     gpu_of: Callable[[str], GpuSpec] = load_gpu,
     progress: Callable[[int], None] | None = None,
+    jobs: int | None = None,
 ) -> tuple[list[Prediction], list[dict[str, str]]]:
-    """Predict every row that can be simulated; name every row that cannot, with the reason."""
-    simulators: dict[str, Simulator | UserError] = {}
+    """Predict every row that can be simulated; name every row that cannot, with the reason.
+
+    Rows are spread over `jobs` processes (None: one per core for long lists), equal shapes together, so that
+    each is simulated once; the result does not depend on `jobs`. `progress` is told the rows done so far.
+    """
+    rows = list(rows)
+    gpus: dict[str, GpuSpec | str] = {}
+    for name in dict.fromkeys(row.gpu for row in rows):
+        try:
+            gpus[name] = gpu_of(name)
+        except UserError as err:
+            gpus[name] = str(err)
+    jobs = jobs if jobs is not None else (os.cpu_count() or 1 if len(rows) >= PARALLEL_ROWS else 1)
+    parts = _partition(rows, 1 if jobs == 1 else jobs * PARTS_PER_JOB)
+    outcomes: list[_Outcome | None] = [None] * len(rows)
+    done = 0
+    for indices, results in _run_parts(parts, rows, gpus, jobs, progress):
+        for index, result in zip(indices, results, strict=True):
+            outcomes[index] = result
+        done += len(indices)
+        if progress is not None:
+            progress(done)
     predictions: list[Prediction] = []
     skipped: list[dict[str, str]] = []
-    for index, row in enumerate(rows):
-        if row.gpu not in simulators:
-            try:
-                simulators[row.gpu] = Simulator(gpu_of(row.gpu), "cusparselt")
-            except UserError as err:
-                simulators[row.gpu] = err
-        simulator = simulators[row.gpu]
-        try:
-            if isinstance(simulator, UserError):
-                raise simulator
-            seconds, kernel = _predict(simulator, row)
-        except (UserError, NoKernelError) as err:
-            skipped.append({"row": f"{row.file}:{row.line}", "why": str(err).splitlines()[0]})
+    for row, outcome in zip(rows, outcomes, strict=True):
+        assert outcome is not None
+        seconds, text = outcome
+        if seconds is None:
+            skipped.append({"row": f"{row.file}:{row.line}", "why": text})
         else:
             us = seconds * 1e6
-            predictions.append(Prediction(row, us, us, us, kernel))
-        if progress is not None:
-            progress(index + 1)
+            predictions.append(Prediction(row, us, us, us, text))
     return predictions, skipped
+
+
+def _partition(rows: list[MeasuredRow], parts: int) -> list[list[int]]:
+    """Indices of rows in `parts` lists, rows of one GPU and shape together."""
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for index, row in enumerate(rows):
+        groups.setdefault((row.gpu, row.m, row.n, row.k), []).append(index)
+    lists: list[list[int]] = [[] for _ in range(parts)]
+    for number, members in enumerate(groups.values()):
+        lists[number % parts] += members
+    return [part for part in lists if part]
+
+
+def _run_parts(
+    parts: list[list[int]],
+    rows: list[MeasuredRow],
+    gpus: dict[str, GpuSpec | str],
+    jobs: int,
+    progress: Callable[[int], None] | None,
+) -> Iterator[tuple[list[int], list[_Outcome]]]:
+    if jobs == 1:
+        for part in parts:
+            yield part, _predict_part([rows[i] for i in part], gpus, progress)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        waiting = {pool.submit(_predict_part, [rows[i] for i in part], gpus): part for part in parts}
+        try:
+            for future in as_completed(waiting):
+                yield waiting[future], future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _predict_part(
+    rows: list[MeasuredRow], gpus: dict[str, GpuSpec | str], progress: Callable[[int], None] | None = None
+) -> list[_Outcome]:
+    """(seconds, kernel name) of each row, or (None, reason)."""
+    simulators: dict[str, Simulator] = {}
+    outcomes: list[_Outcome] = []
+    for row in rows:
+        gpu = gpus[row.gpu]
+        if isinstance(gpu, str):
+            outcomes.append((None, gpu.splitlines()[0]))
+            continue
+        if row.gpu not in simulators:
+            simulators[row.gpu] = Simulator(gpu, "cusparselt")
+        try:
+            outcomes.append(_predict(simulators[row.gpu], row))
+        except (UserError, NoKernelError) as err:
+            outcomes.append((None, str(err).splitlines()[0]))
+        if progress is not None:
+            progress(len(outcomes))
+    return outcomes
 
 
 def validate_rows(
@@ -203,9 +271,10 @@ def validate_rows(
     gpu_of: Callable[[str], GpuSpec] = load_gpu,
     min_us: float = 0.0,
     progress: Callable[[int], None] | None = None,
+    jobs: int | None = None,
 ) -> Validation:
     """Compare rows with the model; groups by gpu, dtype and kind over rows of at least `min_us`."""
-    predictions, skipped = predict_rows(rows, gpu_of, progress)
+    predictions, skipped = predict_rows(rows, gpu_of, progress, jobs)
     kept = [p for p in predictions if p.row.time_us >= min_us]
     groups: list[dict[str, Any]] = []
     by_kind: dict[tuple[str, str, str], list[Prediction]] = {}
@@ -224,10 +293,8 @@ def _speedup_groups(predictions: list[Prediction]) -> list[dict[str, Any]]:
     for p in predictions:
         base = dense.get(p.row.pair_key) if p.row.is_sparse else None
         if base is not None:
-            measured = base.row.time_us / p.row.time_us
-            pairs.setdefault((p.row.gpu, p.row.dtype), []).append(
-                (base.predicted_us / p.predicted_us, measured)
-            )
+            speedups = (base.predicted_us / p.predicted_us, base.row.time_us / p.row.time_us)
+            pairs.setdefault((p.row.gpu, p.row.dtype), []).append(speedups)
     groups = []
     for (gpu, dtype), values in sorted(pairs.items()):
         predicted, measured = [v[0] for v in values], [v[1] for v in values]

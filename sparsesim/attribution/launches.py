@@ -1,17 +1,17 @@
 """Times of one launch with every set of mechanisms idealised.
 
-Sets are bit masks over `causes.CAUSES`. A launch only sees the machine causes; those that choose what is launched
-are `gemm`'s. Engine runs are few: sets that lead to equal launch numbers share one (`Device` remembers), so a
-cause that cannot matter is found exactly, not guessed.
+Sets are bit masks over `causes.CAUSES`. A launch only sees the machine causes; those that choose what is
+launched are `gemm`'s. Engine runs are few: sets that lead to equal launch numbers share one (`Device`
+remembers), so a cause that cannot matter is found exactly, not guessed.
 
-With all device mechanisms idealised a launch takes ``macs / (gain * rate * SMs)`` cycles: the closed form is used
-there (and wherever the engine gives the same time), and the engine agrees with it within 0.1 %.
+With all device mechanisms idealised a launch takes ``macs / (gain * rate * SMs)`` cycles: the closed form is
+used there (and wherever the engine gives the same time), and the engine agrees with it within 0.1 %.
 
-Launch costs only add outside the engine: with them idealised the board's power balance still has the idle time
-between launches, so that they do not lower the clock.
+Launch costs only add outside the engine: with them idealised the board's power balance still has the idle
+time between launches, so that they do not lower the clock.
 
-The engine's step budget is smaller here than in a simulation, which moves times by a fraction of a per cent. So
-that what is explained is what was reported, the time above the ideal one is scaled:
+The engine's step budget is smaller here than in a simulation, which moves times by a fraction of a per cent.
+So that what is explained is what was reported, the time above the ideal one is scaled:
 ``t = ideal + (run - ideal) * (reported - ideal) / (run of the empty set - ideal)``.
 This leaves the ideal time, and causes that change nothing, untouched.
 """
@@ -103,7 +103,7 @@ class LaunchTimes:
         launches = self.result(mask).launches
         free = bool(mask & bit("launch"))
         return interval_s(
-            self.device.gpu, self.protocol.timing, self.busy_s(mask), launches, free_launch=free
+            self.device.gpu, self.protocol.timing, self.busy_s(mask), launches, self.kernel.sparse, free
         )[0]
 
     def table(self) -> np.ndarray:

@@ -29,7 +29,7 @@ def shapley(values: np.ndarray) -> np.ndarray:
     """
     count = len(values)
     players = count.bit_length() - 1
-    if count != 1 << players:
+    if count == 0 or count != 1 << players:
         raise ValueError(f"values: expected 2**n of them, found {count}")
     coalitions = np.arange(count)
     size = np.zeros(count, dtype=np.int64)

@@ -1,8 +1,9 @@
 """Why a whole workload is not as much faster as its patterns promise.
 
-The value of a set of idealised causes is ln of total dense time over total time, each op `count` times. Every op's
-time under every set is known from its own attribution, so the workload's shares are exact and cost arithmetic only.
-Ops with a dense weight count as dense in both totals: what they dilute is in the nominal speedup, not in a share.
+The value of a set of idealised causes is ln of total dense time over total time, each op `count` times. Every
+op's time under every set is known from its own attribution, so the workload's shares are exact and cost
+arithmetic only. Ops with a dense weight count as dense in both totals: what they dilute is in the nominal
+speedup, not in a share.
 """
 
 from __future__ import annotations
@@ -15,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from sparsesim.attribution.causes import CAUSES
-from sparsesim.attribution.gemm import (
-    STEP_BUDGET,
+from sparsesim.attribution.gemm import STEP_BUDGET, Attributor
+from sparsesim.attribution.result import (
     Attribution,
-    Attributor,
     class_shares,
     log_mean,
     percent_of,

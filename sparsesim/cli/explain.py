@@ -98,7 +98,10 @@ def explain(
                 gpu, workload, tokens, phase, dtype, pattern, stack, timing, l2, clock,
                 progress=lambda done, total, name: report(done, total),
             )  # fmt: skip
-        if target.write(whole.to_dict()):
+        data = whole.to_dict()
+        for item, record in zip(whole.ops, data["ops"], strict=True):
+            record["command"] = command(item, gpu)
+        if target.write(data):
             show_workload(whole, workload, gpu, top)
         return
     from sparsesim.api import explain_gemm
@@ -109,7 +112,7 @@ def explain(
     result = explain_gemm(
         gpu, m, n, k, dtype or "f16", pattern or "2:4", batch, stack, timing, l2, clock, acc
     )
-    if target.write(result.to_dict()):
+    if target.write({**result.to_dict(), "command": command(result, gpu)}):
         show_gemm(result, gpu)
 
 

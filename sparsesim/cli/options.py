@@ -37,7 +37,7 @@ __all__ = [
 
 
 def whole(text: str | int) -> int:
-    """The integer that `text` spells; a number such as ``64.0`` is a mistake. Its range is checked elsewhere."""
+    """The integer that `text` spells; ``64.0`` is a mistake. Its range is checked elsewhere."""
     try:
         return int(str(text))
     except ValueError:

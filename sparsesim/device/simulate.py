@@ -22,7 +22,7 @@ __all__ = ["Conditions", "Device", "LaunchResult"]
 #: CTA k-steps that are simulated before the steady middle of a launch is extrapolated
 STEP_BUDGET = 400_000
 #: waves that are always simulated: ramp, enough of the steady middle to measure it, tail
-MIN_WAVES = 16
+MIN_WAVES = 12
 CLOCK_TOLERANCE = 0.002
 CLOCK_ROUNDS = 4
 
@@ -95,10 +95,12 @@ class Device:
     ----------
     gpu : GpuSpec
     step_budget : CTA k-steps simulated before extrapolating; larger is slower and no more exact than 0.5 %
+    min_waves : waves that are always simulated, whatever they cost
     """
 
-    def __init__(self, gpu: GpuSpec, step_budget: int = STEP_BUDGET) -> None:
+    def __init__(self, gpu: GpuSpec, step_budget: int = STEP_BUDGET, min_waves: int = MIN_WAVES) -> None:
         self.gpu = gpu
+        self.min_waves = min_waves
         self.step_budget = step_budget
         self._memory: dict[tuple[object, ...], _Raw] = {}
 
@@ -169,7 +171,7 @@ class Device:
         known = self._memory.get(plan.key)
         if known is not None and not keep_timeline:
             return known
-        launch, waves = _shorten(plan.launch, self.step_budget)
+        launch, waves = _shorten(plan.launch, self.step_budget, self.min_waves)
         buffers = allocate(launch)
         end = run(launch, buffers, plan.ticks, plan.size)
         raw = _Raw(
@@ -198,10 +200,10 @@ def _with_reduction(
     return replace(raw, cycles=raw.cycles + extra, owners=owners)
 
 
-def _shorten(launch: Launch, budget: int) -> tuple[Launch, int]:
+def _shorten(launch: Launch, budget: int, min_waves: int) -> tuple[Launch, int]:
     """The launch without its steady middle, and the whole waves that are left (0: nothing was cut)."""
     workers = min(launch.sms * launch.slots, launch.ctas)
-    waves = max(MIN_WAVES, budget // (workers * launch.steps_per_split))
+    waves = max(min_waves, budget // (workers * launch.steps_per_split))
     kept = waves * workers + launch.ctas % workers
     if launch.ctas <= kept + 2 * workers:
         return launch, 0

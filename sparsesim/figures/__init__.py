@@ -1,7 +1,8 @@
 """Figures: functions that take results and return a matplotlib `Figure`; the only user of matplotlib.
 
-They draw what results hold and work out nothing but its place on the page. Importing this package changes no
-state of matplotlib: no backend is chosen, no parameter set, no pyplot imported. `save` writes a figure as PNG.
+They draw what results hold and work out nothing but its place on the page and its unit. Importing this
+package changes no state of matplotlib: no backend is chosen, no parameter set, no pyplot imported. `save`
+writes a figure as PNG.
 """
 
 from sparsesim.figures.accounting import draw_accounting

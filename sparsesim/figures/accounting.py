@@ -34,13 +34,13 @@ DARK = ("tensor", "smem", "dram", "epilogue")
 def draw_accounting(results: Sequence[GemmResult], title: str | None = None) -> Figure:
     """Draw a pair of stacked bars for each result.
 
-    Bars are in per cent of the SM-cycles of that result's dense run, so that the sparse bar shows what shrank.
+    Bars are in per cent of the SM-cycles of that result's dense run: the sparse bar shows what shrank.
 
     Parameters
     ----------
     results : sequence of GemmResult
     title : str, optional
-        Default: how the first result's sparse run compares with its dense one.
+        Default: how much of the dense run's cycles the sparse run takes.
 
     Raises
     ------
@@ -51,7 +51,7 @@ def draw_accounting(results: Sequence[GemmResult], title: str | None = None) -> 
         raise ValueError("results: expected at least one")
     first = results[0]
     figure, (ax,) = new_figure(
-        title or _claim(first),
+        title or _claim(results),
         f"{first.gpu}, {first.stack}, {conditions(first.protocol)}; every SM-cycle has one owner",
         2.6 + 1.35 * len(results),
     )
@@ -60,13 +60,21 @@ def draw_accounting(results: Sequence[GemmResult], title: str | None = None) -> 
     for index, result in enumerate(results):
         base = 2.9 * index
         whole = result.dense_launch.cycles * result.dense_launch.sms
-        runs = (("dense", result.dense_launch), (result.path if result.path != "dense" else "fallback", result.launch))
+        runs = (
+            ("dense", result.dense_launch),
+            (result.path if result.path != "dense" else "fallback", result.launch),
+        )
         for offset, (name, launch) in enumerate(runs):
             y = base + offset
             ticks.append((y, name))
             _bar(ax, y, launch, whole, used)
         ax.annotate(
-            describe(result.op), (0.0, base - 0.46), (0, 3), textcoords="offset points", va="bottom", fontweight="bold"
+            describe(result.op),
+            (0.0, base - 0.46),
+            (0, 3),
+            textcoords="offset points",
+            va="bottom",
+            fontweight="bold",
         )
     ax.set_ylim(2.9 * len(results) - 1.3, -1.0)
     ax.set_yticks([y for y, _ in ticks], [name for _, name in ticks])
@@ -77,7 +85,10 @@ def draw_accounting(results: Sequence[GemmResult], title: str | None = None) -> 
     ax.set_xlabel("SM-cycles, % of the dense run's")
     ax.grid(axis="x")
     handles = [
-        Patch(facecolor=OWNER_COLOURS[o], hatch=OWNER_HATCHES.get(o), edgecolor=INK, linewidth=0.5, label=OWNER_LABELS[o])
+        Patch(
+            facecolor=OWNER_COLOURS[o], hatch=OWNER_HATCHES.get(o), edgecolor=INK, linewidth=0.5,
+            label=OWNER_LABELS.get(o, o),
+        )
         for o in OWNERS
         if o in used
     ]  # fmt: skip
@@ -94,8 +105,8 @@ def _bar(ax: Axes, y: float, launch: LaunchResult, whole: float, used: set[str])
             continue
         used.add(owner)
         ax.barh(
-            y, width, 0.8, left=left, color=OWNER_COLOURS[owner], hatch=OWNER_HATCHES.get(owner), edgecolor=INK,
-            linewidth=0.5,
+            y, width, 0.8, left=left, color=OWNER_COLOURS[owner], hatch=OWNER_HATCHES.get(owner),
+            edgecolor=INK, linewidth=0.5,
         )  # fmt: skip
         if width >= LABELLED:
             plain = owner not in OWNER_HATCHES
@@ -106,16 +117,22 @@ def _bar(ax: Axes, y: float, launch: LaunchResult, whole: float, used: set[str])
             )  # fmt: skip
         left += width
     ax.annotate(
-        f"{left:.0f} %, {launch.seconds * 1e6:.4g} µs", (left, y), (5, 0), textcoords="offset points", va="center",
-        fontsize=10,
+        f"{left:.0f} %, {launch.seconds * 1e6:.4g} µs", (left, y), (5, 0), textcoords="offset points",
+        va="center", fontsize=10,
     )  # fmt: skip
 
 
-def _claim(result: GemmResult) -> str:
-    """What the sparse run takes of the dense one's SM-cycles, in all and on the tensor cores."""
-    if result.path == "dense":
-        return "The op fell back: both runs are the dense kernel"
-    dense, sparse = result.dense_launch, result.launch
-    total = sparse.cycles / dense.cycles
-    tensor = sparse.owners["tensor"] / dense.owners["tensor"]
-    return f"Sparse needs {total:.0%} of dense's cycles, {tensor:.0%} of its tensor-core cycles"
+def _claim(results: Sequence[GemmResult]) -> str:
+    """What sparse runs take of their dense runs' SM-cycles, on the tensor cores and in all."""
+    pairs = [(result.dense_launch, result.launch) for result in results if result.path != "dense"]
+    if not pairs:
+        return "Nothing ran sparse: both bars are the dense kernel"
+    tensor = _range([100.0 * sparse.owners["tensor"] / dense.owners["tensor"] for dense, sparse in pairs])
+    total = _range([100.0 * sparse.cycles / dense.cycles for dense, sparse in pairs])
+    return f"Sparse: {tensor} % of dense's tensor cycles, {total} % of all cycles"
+
+
+def _range(values: Sequence[float]) -> str:
+    """Smallest to largest, or the one number that both round to."""
+    low, high = f"{min(values):.0f}", f"{max(values):.0f}"
+    return low if low == high else f"{low} to {high}"

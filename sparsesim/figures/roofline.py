@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter
 
 from sparsesim.device.simulate import LaunchResult
 from sparsesim.figures.style import DENSE, INK, MUTED, SPARSE, conditions, new_figure, styled
@@ -19,15 +19,17 @@ __all__ = ["draw_roofline"]
 
 FLOP_PER_MAC = 2.0
 TERA = 1e12
+HELD, DOTS = (0, (5, 2)), (0, (1, 1.2))
 
 
 @styled
 def draw_roofline(gpu: GpuSpec, results: Sequence[GemmResult], title: str | None = None) -> Figure:
     """Draw ops below the ceilings of a GPU.
 
-    Both axes count dense-equivalent work, 2·m·n·k FLOP, on the sparse path as well. Ceilings: MAC per clk × SMs ×
-    clock, at the boost clock and at the lowest clock that the shown ops sustain. The L2 slope is to be read at the
-    FLOP per L2 byte, which is marked for each op by a vertical dash; the other marks are at FLOP per DRAM byte.
+    Both axes count dense-equivalent work, 2·m·n·k FLOP, on the sparse path as well. Ceilings: MAC per clk ×
+    SMs × clock, at the boost clock and at the lowest clock that the shown ops sustain. The L2 slope is to be
+    read at the FLOP per L2 byte, which is marked for each op by a vertical dash; the other marks are at FLOP
+    per DRAM byte.
 
     Parameters
     ----------
@@ -49,23 +51,34 @@ def draw_roofline(gpu: GpuSpec, results: Sequence[GemmResult], title: str | None
     kinds = {(result.op.dtype, result.op.accumulator, result.nominal_speedup) for result in results}
     if len(kinds) > 1:
         raise ValueError("results: expected one dtype, accumulator and pattern")
-    if any(_dram_bytes(launch) <= 0.0 for result in results for launch in (result.dense_launch, result.launch)):
+    if any(
+        _dram_bytes(launch) <= 0.0 for result in results for launch in (result.dense_launch, result.launch)
+    ):
         raise ValueError("results: expected DRAM traffic in each; run them with rotating or cold L2")
-    figure, (ax,) = new_figure(
-        title or _claim(results),
-        f"{gpu.title}, {first.op.dtype} with {first.op.accumulator} accumulation, {first.op.pattern}, "
-        f"{first.stack} over dense, {conditions(first.protocol)}",
-        5.8,
-    )
     sustained = min(launch.clock_hz for result in results for launch in (result.dense_launch, result.launch))
-    per_clk = FLOP_PER_MAC * gpu.tensor.macs_per_clk[rate_key(first.op.dtype, first.op.accumulator)] * gpu.sm.count
+    per_clk = (
+        FLOP_PER_MAC * gpu.tensor.macs_per_clk[rate_key(first.op.dtype, first.op.accumulator)] * gpu.sm.count
+    )
     dense_peak = per_clk * gpu.clock.boost / TERA
     sparse_peak = dense_peak * first.nominal_speedup
     held = sustained / gpu.clock.boost
     dram = gpu.dram.bytes_per_s * gpu.dram.achieved_fraction / TERA
     l2 = gpu.l2.bytes_per_clk * sustained / TERA
 
-    points = [(result, _point(result, result.dense_launch, result.dense_time_us), _point(result, result.launch, result.time_us)) for result in results]  # fmt: skip
+    figure, (ax,) = new_figure(
+        title or _claim(results, sparse_peak * held),
+        f"{gpu.title}, {first.op.dtype} with {first.op.accumulator} accumulation, {first.op.pattern}, "
+        f"{first.stack}, {conditions(first.protocol)}",
+        5.8,
+    )
+    points = [
+        (
+            result,
+            _point(result, result.dense_launch, result.dense_time_us),
+            _point(result, result.launch, result.time_us),
+        )
+        for result in results
+    ]
     xs = [x for _, dense, sparse in points for x in (dense[0], sparse[0], dense[2], sparse[2])]
     ys = [y for _, dense, sparse in points for y in (dense[1], sparse[1])]
     left, right = min(xs) / 2.0, max(*xs, sparse_peak / dram) * 4.0
@@ -73,43 +86,57 @@ def draw_roofline(gpu: GpuSpec, results: Sequence[GemmResult], title: str | None
 
     x = np.geomspace(left, right, 200)
     ax.plot(x, np.minimum(x * dram, sparse_peak), color=INK, linewidth=1.6)
-    ax.plot(x, np.minimum(x * l2, sparse_peak), color=MUTED, linewidth=1.6, linestyle=(0, (1, 1.2)))
-    for peak, colour, name in ((sparse_peak, SPARSE, "sparse"), (dense_peak, DENSE, "dense")):
-        ax.plot([min(peak, sparse_peak) / l2, right], [peak, peak], color=colour, linewidth=2.2)
-        ax.plot([peak * held / l2, right], [peak * held] * 2, color=colour, linewidth=1.4, linestyle=(0, (5, 2)))
-        ax.annotate(
-            f"{name} {peak:.0f} TFLOP/s", (right, peak), (-2, 3), textcoords="offset points", ha="right", va="bottom",
-            fontsize=9.5,
-        )  # fmt: skip
+    ax.plot(x, np.minimum(x * l2, sparse_peak), color=MUTED, linewidth=1.6, linestyle=DOTS)
+    for peak, colour in ((sparse_peak, SPARSE), (dense_peak, DENSE)):
+        ax.plot([peak / l2, right], [peak, peak], color=colour, linewidth=2.2)
+        ax.plot([peak * held / l2, right], [peak * held] * 2, color=colour, linewidth=1.4, linestyle=HELD)
     for result, dense, sparse in points:
-        ax.annotate(
-            "", sparse[:2], dense[:2], arrowprops={"arrowstyle": "->", "color": MUTED, "shrinkA": 5, "shrinkB": 5}
-        )
-        for (at, y, at_l2), colour, marker in ((dense, DENSE, "o"), (sparse, SPARSE, "D")):
-            ax.plot([at], [y], linestyle="none", marker=marker, markersize=8, color=colour, markeredgecolor=INK,
-                    markeredgewidth=0.7)  # fmt: skip
-            ax.plot([at_l2], [y], linestyle="none", marker="|", markersize=10, color=colour, markeredgewidth=2.0)
-        ax.annotate(
-            _name(result), (max(dense[0], sparse[0]), dense[1]), (9, -3), textcoords="offset points", va="top",
-            fontsize=9.5,
-        )  # fmt: skip
+        runs = [(dense, DENSE, "o")]
+        if result.path != "dense":
+            runs.append((sparse, SPARSE, "D"))
+            arrow = {"arrowstyle": "->", "color": MUTED, "shrinkA": 5, "shrinkB": 5}
+            ax.annotate("", sparse[:2], dense[:2], arrowprops=arrow)
+        for (at, y, at_l2), colour, marker in runs:
+            ax.plot(
+                [at], [y], linestyle="none", marker=marker, markersize=8, color=colour, markeredgecolor=INK,
+                markeredgewidth=0.7,
+            )  # fmt: skip
+            ax.plot(
+                [at_l2], [y], linestyle="none", marker="|", markersize=10, color=colour, markeredgewidth=2.0
+            )
+        name = _name(result) + (", fallback" if result.path == "dense" else "")
+        ax.annotate(name, dense[:2], (3, -8), textcoords="offset points", ha="left", va="top", fontsize=9.5)
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_xlim(left, right)
     ax.set_ylim(bottom, top)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.grid(which="major")
     ax.set_xlabel("arithmetic intensity, dense-equivalent FLOP per DRAM byte")
     ax.set_ylabel("throughput, dense-equivalent TFLOP/s")
-    handles = [
-        Line2D([], [], color=SPARSE, linewidth=2.2, label=f"sparse peak, boost {gpu.clock.boost / 1e6:.0f} MHz"),
-        Line2D([], [], color=DENSE, linewidth=2.2, label=f"dense peak, boost {gpu.clock.boost / 1e6:.0f} MHz"),
-        Line2D([], [], color=MUTED, linewidth=1.4, linestyle=(0, (5, 2)), label=f"the same, sustained {sustained / 1e6:.0f} MHz"),
+    handles = []
+    for peak, colour, kind in ((sparse_peak, SPARSE, "sparse"), (dense_peak, DENSE, "dense")):
+        handles += [
+            Line2D([], [], color=colour, linewidth=2.2,
+                   label=f"{kind} peak {peak:.0f} TFLOP/s, boost {gpu.clock.boost / 1e6:.0f} MHz"),
+            Line2D([], [], color=colour, linewidth=1.4, linestyle=HELD,
+                   label=f"{kind} peak {peak * held:.0f} TFLOP/s, sustained {sustained / 1e6:.0f} MHz"),
+        ]  # fmt: skip
+    handles += [
         Line2D([], [], color=INK, linewidth=1.6, label=f"DRAM, {dram * 1000:.0f} GB/s achieved"),
-        Line2D([], [], color=MUTED, linewidth=1.6, linestyle=(0, (1, 1.2)), label=f"L2, {l2 * 1000:.0f} GB/s (x: FLOP per L2 byte)"),
+        Line2D(
+            [],
+            [],
+            color=MUTED,
+            linewidth=1.6,
+            linestyle=DOTS,
+            label=f"L2, {l2 * 1000:.0f} GB/s: x is per L2 byte",
+        ),
         _mark(DENSE, "o", "op, dense run"),
         _mark(SPARSE, "D", "op, sparse run"),
-        _mark(MUTED, "|", "the same at its FLOP per L2 byte"),
-    ]  # fmt: skip
+        _mark(MUTED, "|", "the same op per L2 byte"),
+    ]
     figure.legend(handles=handles, loc="outside lower center", ncols=2)
     return figure
 
@@ -138,7 +165,11 @@ def _name(result: GemmResult) -> str:
     return result.op.name or f"{result.op.m}×{result.op.n}×{result.op.k}"
 
 
-def _claim(results: Sequence[GemmResult]) -> str:
+def _claim(results: Sequence[GemmResult], ceiling: float) -> str:
+    """Throughput of the fastest op on both paths, beside the sparse ceiling at the sustained clock."""
     best = max(results, key=lambda result: result.op.macs / result.time_us)
-    flop = FLOP_PER_MAC * best.op.macs / TERA
-    return f"{_name(best)}: {flop / best.dense_time_us * 1e6:.0f} TFLOP/s dense, {flop / best.time_us * 1e6:.0f} sparse"
+    dense, sparse = (
+        FLOP_PER_MAC * best.op.macs / (us * 1e-6) / TERA for us in (best.dense_time_us, best.time_us)
+    )
+    head = f"{_name(best)}: {dense:.0f} TFLOP/s dense, {sparse:.0f} sparse"
+    return f"{head}, sustained ceiling {ceiling:.0f}"

@@ -43,7 +43,10 @@ class SpeedupCurve:
 
 @styled
 def draw_speedup(
-    curves: Sequence[SpeedupCurve], against: str = "size", title: str | None = None, context: str | None = None
+    curves: Sequence[SpeedupCurve],
+    against: str = "size",
+    title: str | None = None,
+    context: str | None = None,
 ) -> Figure:
     """Draw effective speedup against size.
 
@@ -54,7 +57,7 @@ def draw_speedup(
     against : {"size", "n"}
         "size" for square products (m = n = k), "n" for one weight and a varying number of tokens.
     title, context : str, optional
-        Default: the range of the speedups at the largest size; dtype, pattern, stack and protocol of the results.
+        Default: the range of the speedups at the largest size; dtype, pattern, stack and protocol.
 
     Raises
     ------
@@ -102,7 +105,7 @@ def draw_speedup(
         log_ticks(ax, "y", low, high, most=7)
         ax.xaxis.set_major_locator(FixedLocator(places))
         step = -(-len(places) // (6 if columns == 2 else 12))
-        shown = [size_label(x) if (len(places) - 1 - i) % step == 0 else "" for i, x in enumerate(places)]
+        shown = [size_label(x) if i % step == 0 else "" for i, x in enumerate(places)]
         ax.xaxis.set_major_formatter(FixedFormatter(shown))
         ax.xaxis.set_minor_locator(NullLocator())
         ax.grid(axis="y")

@@ -1,9 +1,9 @@
 """What all figures share: colours, fonts, sizes, the header, ticks, and how a figure becomes a file.
 
-Nothing here touches matplotlib's global state: `styled` sets the parameters while a figure is drawn and restores
-them, and figures are made without pyplot. Colours are those of Okabe and Ito, which stay apart under the common
-forms of colour blindness; within a class, tint and hatching tell members apart, so that no reading hangs on hue
-alone.
+Nothing here touches matplotlib's global state: `styled` sets the parameters while a figure is drawn and
+restores them, and figures are made without pyplot. Colours are those of Okabe and Ito, which stay apart under
+the common forms of colour blindness; within a class, tint and hatching tell members apart, so that no reading
+hangs on hue alone.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ __all__ = [
     "IDLE",
     "INK",
     "MUTED",
-    "OWNER_HATCHES",
     "OWNER_COLOURS",
+    "OWNER_HATCHES",
     "OWNER_LABELS",
     "SERIES_COLOURS",
     "SERIES_MARKERS",
@@ -47,6 +47,7 @@ __all__ = [
     "conditions",
     "describe",
     "log_ticks",
+    "names",
     "new_figure",
     "save",
     "size_label",
@@ -91,9 +92,9 @@ CAUSE_LABELS = {
     "l2": "L2",
     "dram": "DRAM",
     "launch": "launch\ncost",
-    "conversion": "padding,\nconversion",
+    "conversion": "padding",
     "power": "power\nlimit",
-    "issue": "instruction\nissue",
+    "issue": "issue\nrate",
 }
 
 #: owner of SM-cycles -> colour: a tint of the class's colour, grey where nothing runs
@@ -130,7 +131,8 @@ OWNER_LABELS = {
 SERIES_COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY)
 SERIES_MARKERS = ("o", "s", "^", "D", "v", "P")
 
-RC: dict[str, Any] = {
+#: parameters of matplotlib while a figure is drawn; `Any`, for the type of a key differs between versions
+RC: Any = {
     "font.family": ["DejaVu Sans"],
     "font.size": 11.0,
     "axes.labelsize": 11.0,
@@ -160,7 +162,7 @@ RC: dict[str, Any] = {
 }
 
 TITLE_SIZE, CONTEXT_SIZE = 13.0, 10.0
-TITLE_COLUMNS, CONTEXT_COLUMNS = 66, 100
+TITLE_COLUMNS, CONTEXT_COLUMNS = 70, 100
 LINE = 1.3 / 72.0  # height of a line of text [inch] per point of its size
 MARGIN = 0.12
 
@@ -228,7 +230,7 @@ def save(figure: Figure, path: str | Path) -> Path:
 
 
 def log_ticks(ax: Axes, axis: str, low: float, high: float, most: int = 9) -> None:
-    """Label a logarithmic axis that spans a small range: round factors, at most `most` of them, always with 1."""
+    """Label a logarithmic axis that spans a small range: at most `most` round factors, and 1."""
     for step in (0.1, 0.2, 0.25, 0.5, 1.0, 2.0, 5.0):
         multiples = np.arange(np.ceil(low / step - 1e-9), np.floor(high / step + 1e-9) + 1) * step
         ticks = [float(tick) for tick in multiples if tick > 0.0]

@@ -6,6 +6,7 @@ import math
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.patheffects import withStroke
 
 from sparsesim.attribution.causes import CLASSES
 from sparsesim.attribution.gemm import Attribution
@@ -27,6 +28,8 @@ __all__ = ["draw_waterfall"]
 
 TOTAL = "#8a8a8a"
 BAR = 0.68
+#: keeps a number legible on a line
+HALO = [withStroke(linewidth=3.0, foreground="white")]
 
 
 @styled
@@ -45,14 +48,20 @@ def draw_waterfall(attribution: Attribution, title: str | None = None) -> Figure
     nominal, speedup = attribution.nominal_speedup, attribution.speedup
     figure, (ax,) = new_figure(
         title or _claim(attribution),
-        f"{attribution.gpu}, {describe(attribution.op)}, {attribution.stack}, {conditions(attribution.protocol)}",
+        f"{attribution.gpu}, {describe(attribution.op)}, {attribution.stack}, "
+        + conditions(attribution.protocol),
         5.2,
     )
     labels = ["promised"]
     level, lowest, highest = nominal, min(1.0, speedup), max(1.0, nominal, speedup)
     ax.bar(0, nominal - 1.0, BAR, bottom=1.0, color=TOTAL, edgecolor=INK, linewidth=0.7)
     ax.annotate(
-        f"{nominal:.2f}×", (0, max(nominal, 1.0)), (0, 3), textcoords="offset points", ha="center", va="bottom"
+        f"{nominal:.2f}×",
+        (0, max(nominal, 1.0)),
+        (0, 3),
+        textcoords="offset points",
+        ha="center",
+        va="bottom",
     )
     for x, (cause, share) in enumerate(ranked, start=1):
         after = level * math.exp(-share)
@@ -62,8 +71,8 @@ def draw_waterfall(attribution: Attribution, title: str | None = None) -> Figure
             hatch="//" if share < 0.0 else None,
         )  # fmt: skip
         ax.annotate(
-            f"×{math.exp(-share):.3f}", (x, max(level, after)), (0, 3), textcoords="offset points",
-            ha="center", va="bottom", fontsize=9.5,
+            ("▲\n" if share < 0.0 else "") + f"×{math.exp(-share):.3f}", (x, max(level, after)), (0, 3),
+            textcoords="offset points", ha="center", va="bottom", fontsize=9.5, path_effects=HALO,
         )  # fmt: skip
         labels.append(CAUSE_LABELS.get(cause, cause))
         level = after
@@ -86,15 +95,17 @@ def draw_waterfall(attribution: Attribution, title: str | None = None) -> Figure
     ax.grid(axis="y")
     ax.set_ylabel("speedup over dense, ×")
     ax.set_xlim(-0.6, end + 0.6)
-    crowded = len(labels) > 9
+    crowded = len(labels) > 11
     ax.set_xticks(
         range(len(labels)), labels, rotation=40 if crowded else 0, ha="right" if crowded else "center",
-        rotation_mode="anchor" if crowded else "default",
+        rotation_mode="anchor" if crowded else "default", fontsize=9.5 if len(labels) > 8 else None,
     )  # fmt: skip
     ax.tick_params(axis="x", length=0)
-    unaffected = [CAUSE_LABELS.get(cause, cause) for cause, share in attribution.shares.items() if share == 0.0]
+    unaffected = [
+        CAUSE_LABELS.get(cause, cause) for cause, share in attribution.shares.items() if share == 0.0
+    ]
     ax.set_xlabel(
-        "cause of loss, by share of ln(promised / delivered)"
+        "cause of loss, coloured by class; lengths are shares of ln(promised / delivered)"
         + (f"\nno share: {names(unaffected)}" if unaffected else "")
     )
     used = {CAUSE_COLOURS[cause] for cause, _ in ranked}
@@ -105,7 +116,7 @@ def draw_waterfall(attribution: Attribution, title: str | None = None) -> Figure
     ]
     if any(share < 0.0 for _, share in ranked):
         handles.append(
-            Patch(facecolor="white", edgecolor=INK, linewidth=0.7, hatch="//", label="upwards: dense loses more")
+            Patch(facecolor="white", edgecolor=INK, linewidth=0.7, hatch="//", label="▲ dense loses more")
         )
     if handles:
         figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 5))
@@ -119,4 +130,4 @@ def _claim(attribution: Attribution) -> str:
     if not ranked or ranked[0][1] <= 0.0:
         return head
     label = CAUSE_LABELS.get(ranked[0][0], ranked[0][0])
-    return f"{head}: most is lost to {names([label])}"
+    return f"{head}; largest loss: {names([label])}"

@@ -204,6 +204,7 @@ class LaunchSpec(Section):
     host_call: NonNegative = quantity("s", "host time of one library call; bounds back-to-back launches")
     framework_call: NonNegative = quantity("s", "host time of one framework call (timing = host)")
     ramp: NonNegative = quantity("s", "kernel start to first instruction of the first CTA")
+    sparse_ramp: NonNegative = quantity("s", "further start-up of a sparse kernel: metadata set-up")
     drain: NonNegative = quantity("s", "last CTA's end to kernel completion")
     cta_rate: Positive = quantity("CTA/clk", "CTAs the global scheduler starts per clk")
     cta_start: NonNegative = quantity(

@@ -8,6 +8,7 @@ hardware facts. Stage counts of wgmma and tcgen05 kernels are "as many as fit", 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from sparsesim.hardware import GpuSpec
 from sparsesim.kernels.datapath import Operands, family_dtype, stage_bytes
@@ -28,6 +29,14 @@ SM70_DENSE = (
     (256, 128, 32, 2, 4, 2), (128, 256, 32, 2, 2, 4), (128, 128, 32, 2, 2, 2), (128, 64, 32, 2, 2, 2),
     (64, 128, 32, 2, 2, 2), (64, 64, 32, 2, 2, 2), (128, 32, 32, 2, 4, 1),
 )  # fmt: skip
+#: i8 products with i32 output, by compute capability: the two-stage kernels (of the Turing generation) that small
+#: problems get, and the output elements per SM from which on the multi-stage or wgmma kernels are offered.
+#: Measured (slidesparse, i8 dense): on Ada the rate jumps from 55 to 87 % of peak at two waves of 256x128 tiles;
+#: on Hopper wgmma kernels begin at one wave of 128x128 tiles
+IMMA_SMALL = {
+    "8.9": (((64, 64, 32, 2, 2, 2),), 2 * 256 * 128),
+    "9.0": (((64, 64, 32, 2, 2, 2), (128, 64, 32, 2, 2, 2), (128, 128, 32, 2, 2, 2)), 128 * 128),
+}
 #: SM80 sparse: k is the uncompressed depth
 SM80_SPARSE = (
     (64, 128, 64, 6, 2, 2), (256, 128, 64, 3, 4, 2), (128, 256, 64, 3, 2, 4), (128, 128, 64, 3, 2, 2),
@@ -89,13 +98,25 @@ def sparse_kernels(gpu: GpuSpec, ops: Operands) -> Iterator[Kernel]:
 
 
 def _kernels(gpu: GpuSpec, ops: Operands, sparse: bool) -> Iterator[Kernel]:
+    if ops.dtype == "i8" and not sparse and gpu.compute_capability in IMMA_SMALL:
+        small, min_outputs = IMMA_SMALL[gpu.compute_capability]
+        for m, n, k, stages, warps_m, warps_n in small:
+            yield Kernel("sm80", sparse, m, n, int(k * _scale(ops.dtype)), stages, warps_m, warps_n)
+        for kernel in _all_kernels(gpu, ops, sparse):
+            yield replace(kernel, min_outputs=min_outputs)
+        return
+    yield from _all_kernels(gpu, ops, sparse)
+
+
+def _all_kernels(gpu: GpuSpec, ops: Operands, sparse: bool) -> Iterator[Kernel]:
     family = kernel_family(gpu, ops.dtype, sparse)
     scale = _scale(ops.dtype)
     if family == "sm80":
         old = gpu.compute_capability.startswith("7.")
         table = SM80_SPARSE if sparse else SM70_DENSE if old else SM80_DENSE
         for m, n, k, stages, warps_m, warps_n in table:
-            # sparse kernels walk the tiles without a swizzle: all rows of the weight before the next columns
+            # on A100 the sparse kernels walk all rows of the weight before the next columns: their rate falls
+            # with m once the weight outgrows L2; on Ada (no such fall) they are swizzled like the dense ones
             yield Kernel(
                 "sm80",
                 sparse,
@@ -105,7 +126,7 @@ def _kernels(gpu: GpuSpec, ops: Operands, sparse: bool) -> Iterator[Kernel]:
                 stages,
                 warps_m,
                 warps_n,
-                raster_group=1 if sparse else 8,
+                raster_group=1 if sparse and gpu.compute_capability == "8.0" else 8,
             )
     elif family == "sm90":
         # 128 bytes of the dense operand per k-step; the sparse tile keeps A's bytes, so B's depth doubles
@@ -137,8 +158,6 @@ def _kernels(gpu: GpuSpec, ops: Operands, sparse: bool) -> Iterator[Kernel]:
 
 
 def _with_stages(kernel: Kernel, stages: int) -> Kernel:
-    from dataclasses import replace
-
     return replace(kernel, stages=stages)
 
 
@@ -148,12 +167,15 @@ def _fitting(gpu: GpuSpec, ops: Operands, kernels: Iterator[Kernel]) -> Iterator
             yield kernel
 
 
-def splits(kernel: Kernel, k: int) -> tuple[int, ...]:
+def splits(kernel: Kernel, dtype: str, k: int) -> tuple[int, ...]:
     """Splits along k that a library would try for `kernel` at this k.
 
-    wgmma and tcgen05 sparse kernels come without split-K (their measured time at small n grows with k alone).
+    Without split-K come: sparse wgmma and tcgen05 kernels, sparse e4m3 on mma.sync, and dense i8 kernels, which
+    write i32 (measured: at small n their time grows with k as that of one CTA per tile).
     """
-    if kernel.sparse and kernel.family != "sm80":
+    if kernel.sparse and (kernel.family != "sm80" or dtype == "e4m3"):
+        return (1,)
+    if not kernel.sparse and dtype == "i8":
         return (1,)
     options = SPARSE_SPLITS if kernel.sparse else DENSE_SPLITS
     steps = kernel.k_steps(k)

@@ -33,6 +33,7 @@ class Kernel:
     pair : two SMs work on one tile and share its B operand (tcgen05 2-SM)
     persistent : one CTA per slot walks over tiles; `overlap` = its epilogue hides behind the next tile
     split_k : CTAs that share one output tile along k
+    min_outputs : output elements per SM below which the library does not offer this kernel
     raster_group, raster_along_m : width of the band of tiles that the launch order walks, and its axis
     """
 
@@ -52,6 +53,7 @@ class Kernel:
     split_k: int = 1
     raster_group: int = 8
     raster_along_m: bool = False
+    min_outputs: int = 0
 
     @property
     def name(self) -> str:

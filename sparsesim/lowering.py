@@ -33,6 +33,10 @@ SEARCH_BUDGET = 60_000
 SEARCH_WAVES = 5
 
 
+#: bf16 shares the f16 rates wherever it exists: from Ampere on (PTX ISA: mma .bf16 needs sm_80)
+FIRST_BF16 = 8.0
+
+
 class NoKernelError(ValueError):
     """The library has no kernel of the wanted kind that fits on the GPU."""
 
@@ -66,7 +70,10 @@ class Library:
         key = (operands, sparse)
         if key not in self._candidates:
             gpu = self.device.gpu
-            if rate_key(operands.dtype, operands.acc_dtype) not in gpu.tensor.macs_per_clk:
+            known = rate_key(operands.dtype, operands.acc_dtype) in gpu.tensor.macs_per_clk
+            if operands.dtype == "bf16" and float(gpu.compute_capability) < FIRST_BF16:
+                known = False
+            if not known:
                 raise NoKernelError(
                     f"{operands.dtype} (accumulating in {operands.acc_dtype}) has no tensor-core path on {gpu.name}"
                 )
@@ -135,7 +142,7 @@ class Library:
                 kernel = candidate.kernel.with_split(split_k)
                 cycles = estimate_cycles(
                     gpu, kernel, candidate.step, candidate.slots, size, clock, shape.out_bytes, in_l2,
-                    quantise=policy == "search",
+                    heuristic=policy == "heuristic",
                 )  # fmt: skip
                 cycles += self._reduction_s(kernel) * clock
                 scored.append((cycles, kernel.name, kernel))

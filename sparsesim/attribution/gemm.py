@@ -32,6 +32,8 @@ __all__ = ["STEP_BUDGET", "Attribution", "Attributor", "attribute_gemm"]
 
 #: CTA k-steps simulated per counterfactual launch before extrapolating
 STEP_BUDGET = 60_000
+#: waves of a counterfactual launch that are always simulated
+MIN_WAVES = 6
 #: multiples tried when a shape is padded for a stack
 MULTIPLES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -48,14 +50,14 @@ class Attributor:
 
     def __init__(self, simulator: Simulator, step_budget: int = STEP_BUDGET) -> None:
         self.simulator = simulator
-        self._device = Device(simulator.gpu, step_budget)
+        self._device = Device(simulator.gpu, step_budget, MIN_WAVES)
         self._launches: dict[tuple[object, ...], tuple[LaunchTimes, np.ndarray]] = {}
         self._known: dict[tuple[Gemm, Protocol], Attribution] = {}
 
     @property
     def engine_runs(self) -> int:
         """Event-loop runs so far."""
-        return len(self._device._memory)
+        return self._device.runs
 
     def gemm(self, op: Gemm, protocol: Protocol | None = None) -> Attribution:
         """Attribute the lost speedup of `op`.

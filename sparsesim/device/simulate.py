@@ -23,6 +23,8 @@ __all__ = ["Conditions", "Device", "LaunchResult"]
 STEP_BUDGET = 400_000
 #: waves that are always simulated: ramp, enough of the steady middle to measure it, tail
 MIN_WAVES = 12
+#: k-steps of one CTA beyond which a launch is extrapolated along k
+MAX_CTA_STEPS = 1024
 CLOCK_TOLERANCE = 0.002
 CLOCK_ROUNDS = 4
 
@@ -102,6 +104,8 @@ class Device:
         self.gpu = gpu
         self.min_waves = min_waves
         self.step_budget = step_budget
+        #: launches that the event loop has run
+        self.runs = 0
         self._memory: dict[tuple[object, ...], _Raw] = {}
 
     def launch(
@@ -171,21 +175,47 @@ class Device:
         known = self._memory.get(plan.key)
         if known is not None and not keep_timeline:
             return known
-        launch, waves = _shorten(plan.launch, self.step_budget, self.min_waves)
+        if plan.launch.steps_per_split > MAX_CTA_STEPS and not keep_timeline:
+            raw = self._run_deep(plan)
+        else:
+            raw = self._run_waves(plan.launch, plan, keep_timeline)
+        if not keep_timeline:
+            self._memory[plan.key] = raw
+        return raw
+
+    def _run_waves(self, whole: Launch, plan: LaunchPlan, keep_timeline: bool) -> _Raw:
+        """Run a launch, without its steady middle if it is long."""
+        launch, waves = _shorten(whole, self.step_budget, self.min_waves)
         buffers = allocate(launch)
         end = run(launch, buffers, plan.ticks, plan.size)
+        self.runs += 1
         raw = _Raw(
             end / TICKS,
             buffers.owners.astype(float),
             buffers.stats.astype(float),
-            extrapolated=launch.ctas < plan.launch.ctas,
+            extrapolated=launch.ctas < whole.ctas,
             timeline=buffers.timeline.copy() if keep_timeline else None,
         )
-        if raw.extrapolated:
-            raw = _extrapolate(raw, plan.launch, launch, waves, buffers.timeline)
-        if not keep_timeline:
-            self._memory[plan.key] = raw
-        return raw
+        return _extrapolate(raw, whole, launch, waves, buffers.timeline) if raw.extrapolated else raw
+
+    def _run_deep(self, plan: LaunchPlan) -> _Raw:
+        """A launch with very many k-steps per CTA: two shallower ones, extrapolated along k.
+
+        L2 shrinks with the depth, so that as much of the operands stays in it.
+        """
+
+        def shallow(steps: int) -> _Raw:
+            p = plan.launch
+            capacity = max(p.l2_capacity * steps // p.steps_per_split, int(plan.size[:, 0, 1].max()))
+            cut = p._replace(k_steps=steps * p.splits, steps_per_split=steps, l2_capacity=capacity)
+            return self._run_waves(cut, plan, keep_timeline=False)
+
+        half, full = shallow(MAX_CTA_STEPS // 2), shallow(MAX_CTA_STEPS)
+        beyond = (plan.launch.steps_per_split - MAX_CTA_STEPS) / (MAX_CTA_STEPS - MAX_CTA_STEPS // 2)
+        cycles = full.cycles + (full.cycles - half.cycles) * beyond
+        owners = np.maximum(full.owners + (full.owners - half.owners) * beyond, 0.0)
+        owners *= cycles * TICKS * plan.launch.sms / owners.sum()
+        return _Raw(cycles, owners, full.stats + (full.stats - half.stats) * beyond, extrapolated=True)
 
 
 def _with_reduction(

@@ -170,10 +170,10 @@ def _fitting(gpu: GpuSpec, ops: Operands, kernels: Iterator[Kernel]) -> Iterator
 def splits(kernel: Kernel, dtype: str, k: int) -> tuple[int, ...]:
     """Splits along k that a library would try for `kernel` at this k.
 
-    Without split-K come: sparse wgmma and tcgen05 kernels, sparse e4m3 on mma.sync, and dense i8 kernels, which
-    write i32 (measured: at small n their time grows with k as that of one CTA per tile).
+    Without split-K come: sparse wgmma and tcgen05 kernels, 8-bit sparse kernels, and dense i8 kernels, which write
+    i32 (measured: at small n their times grow with k as that of one CTA per tile).
     """
-    if kernel.sparse and (kernel.family != "sm80" or dtype == "e4m3"):
+    if kernel.sparse and (kernel.family != "sm80" or dtype in ("i8", "e4m3")):
         return (1,)
     if not kernel.sparse and dtype == "i8":
         return (1,)

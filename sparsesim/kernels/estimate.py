@@ -1,8 +1,9 @@
 """A closed-form estimate of a kernel's cycles, used to rank candidates, never as a result.
 
-A library's heuristic ranks kernels with such a formula; a search uses it here to decide which kernels are worth
-simulating. `quantise` counts whole waves; libraries' heuristics rank by throughput beyond the first wave
-(measured: at n = k = 4096 cuBLAS keeps its 256×128 tile through every wave step on A100).
+A search ranks with it to decide which kernels are worth simulating. A library's heuristic picks with it; for
+mma.sync kernels it counts throughput beyond the first wave, not whole waves, and no help from co-resident CTAs
+(measured: at n = k = 4096 cuBLAS keeps its 256x128 tile through every wave step on A100), for persistent kernels
+whole waves (on H100 its times are linear within 2 %).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def estimate_cycles(
     clock_hz: float,
     out_bytes: float,
     in_l2: bool,
-    quantise: bool = True,
+    heuristic: bool = False,
 ) -> float:
     """Estimated SM cycles of `kernel` for `shape` = (m, n, k, batch)."""
     m, n, k, batch = shape
@@ -35,8 +36,9 @@ def estimate_cycles(
     split_k = math.ceil(k_steps / per_split)
     ctas = tiles_m * tiles_n * batch * split_k
     per_sm = ctas / gpu.sm.count
-    rounds = math.ceil(per_sm) if quantise else max(1.0, per_sm)
-    together = min(float(slots), math.ceil(per_sm))
+    by_throughput = heuristic and not kernel.persistent
+    rounds = max(1.0, per_sm) if by_throughput else math.ceil(per_sm)
+    together = 1.0 if by_throughput else min(float(slots), math.ceil(per_sm))
     busy = min(ctas, gpu.sm.count)
     part_m, part_n = m / (tiles_m * kernel.sm_tile_m), n / (tiles_n * kernel.tile_n)
     moved = step.a_request * part_m + step.b_request * part_n

@@ -21,6 +21,6 @@ CUBLASLT = Stack(
     name="cublaslt",
     title="cuBLASLt",
     rules=(Rule("op-unsupported", "the library has no sparse kernels", "cuBLAS documentation", _dense_only),),
-    policy="search",
+    policy="heuristic",
     output=OUTPUT_BYTES.__getitem__,
 )

@@ -81,4 +81,9 @@ def native_pattern(op: Gemm, pattern: Pattern, gpu: GpuSpec) -> Pattern | None:
     key = "f16" if op.dtype == "bf16" else op.dtype
     known = [Pattern.parse(text) for text in gpu.tensor.native_patterns.get(key, ())]
     fitting = [native for native in known if pattern.runs_as(native)]
-    return min(fitting, key=lambda native: native.kept_fraction, default=None)
+    # the sparsest; of equals the pattern itself, then the one with the least metadata
+    return min(
+        fitting,
+        key=lambda native: (native.kept_fraction, native != pattern, native.metadata_bits_per_kept),
+        default=None,
+    )

@@ -33,7 +33,7 @@ def draw(gpus: Sequence[str] = GPUS, sizes: Sequence[int] = SIZES) -> Figure:
         curves.append(SpeedupCurve(gpu.title, results, measured.of_square(name)))
     return draw_speedup(
         curves,
-        title="Square GEMMs: 2:4 gains little below 1024, never 2× above",
+        title="Square GEMMs, measured: little from 2:4 below 1024, never 2× above",
         context=script.measured_context("square products, m = n = k"),
     )
 

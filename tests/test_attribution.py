@@ -145,7 +145,7 @@ def test_engine_with_everything_ideal_is_the_closed_form(name: str, dtype: str, 
         shape = shape_of(op, 2.0)
         candidates = library.candidates(operands, sparse)
         for item in candidates[:: max(1, len(candidates) // 3)]:
-            kernel = item.kernel.with_split(splits(item.kernel, k)[-1])
+            kernel = item.kernel.with_split(splits(item.kernel, dtype, k)[-1])
             ideal = frozenset((*DEVICE_IDEALS, "power"))
             launch = device.launch(kernel, operands, shape, Conditions(), ideal)
             assert launch.cycles == pytest.approx(ideal_cycles(device, operands, shape), rel=1e-3), (
@@ -210,7 +210,7 @@ def test_kernel_timing_leaves_only_ramp_and_drain_to_the_launch(base: Attributio
     (evidence,) = [item for item in base.evidence if item.cause == "launch"]
     kernels = 2 if Simulator(A100).gemm(OP).launch.kernel.split_k > 1 else 1
     edges = A100.launch.ramp + A100.launch.drain
-    expected = kernels * edges + (kernels - 1) * A100.launch.stream_gap
+    expected = kernels * edges + (kernels - 1) * A100.launch.stream_gap + A100.launch.sparse_ramp
     assert evidence.sparse_counters["launch_us"] == pytest.approx((expected * 1e6, 0.0))
 
 
@@ -285,7 +285,7 @@ def test_slow_decoder_is_metadata() -> None:
 
 
 def test_a_pattern_that_runs_as_another_is_pattern() -> None:
-    result = explain(A100, Gemm("op", m=1024, n=1024, k=1024, pattern="1:4"))
+    result = explain(A100, Gemm("op", m=2048, n=4096, k=2048, pattern="1:4"))
     assert (result.path, result.nominal_speedup) == ("sparse", 4.0)
     assert result.ranked()[0][0] == "pattern"
     assert result.shares["fallback"] == 0.0
@@ -375,7 +375,7 @@ def test_one_cta_of_tail_is_occupancy() -> None:
 
 
 def test_small_l2_is_memory() -> None:
-    op = Gemm("op", m=1024, n=2048, k=2048, pattern="2:4")
+    op = Gemm("op", m=2048, n=128, k=4096, pattern="2:4")
     protocol = Protocol(l2="warm")
     large = explain(A100, op, protocol)
     small = explain(override(A100, {"l2.bytes": 2.0 * 2**20}), op, protocol)

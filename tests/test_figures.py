@@ -219,6 +219,20 @@ def test_roofline(results: list[GemmResult]) -> None:
     assert any(height == pytest.approx(flop / results[0].time_us / 1e6) for height in heights)
 
 
+def test_no_op_lies_above_its_slope() -> None:
+    gpu = ss.load_gpu("h100_pcie")
+    simulator = ss.Simulator(gpu)
+    ops = [simulator.gemm(ss.Gemm(f"n = {n}", 4096, n, 4096, pattern="2:4")) for n in (16, 128, 1024)]
+    (ax,) = draw_roofline(gpu, ops).axes
+    slopes = {"None": ax.lines[0], "|": ax.lines[1]}
+    marks = [line for line in ax.lines if len(line.get_xdata()) == 1]
+    assert len(marks) == 2 * 2 * len(ops)
+    for mark in marks:
+        x, y = slopes.get(str(mark.get_marker()), slopes["None"]).get_data()
+        (at,), (height,) = mark.get_data()
+        assert height <= np.interp(at, x, y) * 1.02
+
+
 def test_roofline_shows_a_fallback_as_one_point_and_refuses_what_it_cannot_show(
     results: list[GemmResult],
 ) -> None:

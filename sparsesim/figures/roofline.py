@@ -27,9 +27,9 @@ def draw_roofline(gpu: GpuSpec, results: Sequence[GemmResult], title: str | None
     """Draw ops below the ceilings of a GPU.
 
     Both axes count dense-equivalent work, 2·m·n·k FLOP, on the sparse path as well. Ceilings: MAC per clk ×
-    SMs × clock, at the boost clock and at the lowest clock that the shown ops sustain. The L2 slope is to be
-    read at the FLOP per L2 byte, which is marked for each op by a vertical dash; the other marks are at FLOP
-    per DRAM byte.
+    SMs × clock, at the boost clock and at the lowest clock that the shown ops sustain. The L2 slope is that
+    at the highest of their clocks, and to be read at the FLOP per L2 byte, which is marked for each op by a
+    vertical dash; the other marks are at FLOP per DRAM byte.
 
     Parameters
     ----------
@@ -55,7 +55,8 @@ def draw_roofline(gpu: GpuSpec, results: Sequence[GemmResult], title: str | None
         _dram_bytes(launch) <= 0.0 for result in results for launch in (result.dense_launch, result.launch)
     ):
         raise ValueError("results: expected DRAM traffic in each; run them with rotating or cold L2")
-    sustained = min(launch.clock_hz for result in results for launch in (result.dense_launch, result.launch))
+    clocks = [launch.clock_hz for result in results for launch in (result.dense_launch, result.launch)]
+    sustained = min(clocks)
     per_clk = (
         FLOP_PER_MAC * gpu.tensor.macs_per_clk[rate_key(first.op.dtype, first.op.accumulator)] * gpu.sm.count
     )
@@ -63,7 +64,7 @@ def draw_roofline(gpu: GpuSpec, results: Sequence[GemmResult], title: str | None
     sparse_peak = dense_peak * first.nominal_speedup
     held = sustained / gpu.clock.boost
     dram = gpu.dram.bytes_per_s * gpu.dram.achieved_fraction / TERA
-    l2 = gpu.l2.bytes_per_clk * sustained / TERA
+    l2 = gpu.l2.bytes_per_clk * max(clocks) / TERA
 
     figure, (ax,) = new_figure(
         title or _claim(results, sparse_peak * held),

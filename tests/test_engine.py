@@ -65,6 +65,12 @@ def distinct(p: Launch, size: np.ndarray) -> int:
     return (a + b) * p.batch * p.k_steps
 
 
+def everything_fits(p: Launch, size: np.ndarray) -> bool:
+    """Whether operands and output fit in L2 together."""
+    output = int(size[D, :, HELD].max()) * p.tiles_m * p.tiles_n * p.batch
+    return distinct(p, size) + output <= p.l2_capacity
+
+
 def steps_of_ctas(p: Launch) -> list[int]:
     """k-steps of each CTA in launch order."""
     one = [min(p.steps_per_split, p.k_steps - s * p.steps_per_split) for s in range(p.splits)]
@@ -148,10 +154,10 @@ def test_bytes_are_conserved(case):
     assert s.stats[Stat.DRAM_READ_BYTES] == (read - hit) * share
     if not p.warm:
         assert s.stats[Stat.DRAM_READ_BYTES] >= distinct(p, size)
-    if not p.evicts:
+    if everything_fits(p, size):
         assert s.stats[Stat.DRAM_READ_BYTES] == (0 if p.warm else distinct(p, size))
         assert s.stats[Stat.DRAM_WRITE_BYTES] == 0 or p.splits > 1  # partial tiles may spill
-    resident = s.block["size"][:-1][s.block["ready"][:-1] >= 0]
+    resident = s.block["size"][s.block["ready"] >= 0]
     assert resident.sum() <= max(p.l2_capacity, size[:, :, HELD].max())
 
 
@@ -191,7 +197,7 @@ def test_a_faster_part_hardly_ever_hurts():
         for _, faster, table in halved(p, ticks):
             change = end_of(faster, table, size) / max(end, 1) - 1
             later.append(change)
-            if p.slots == 1 and not p.evicts and p.splits == 1 and not p.persistent:
+            if p.slots == 1 and everything_fits(p, size) and p.splits == 1 and not p.persistent:
                 orderly.append(change)
     assert np.mean(np.array(later) > 0.01) < 0.004
     assert max(later) < 0.3
@@ -207,7 +213,7 @@ PLAIN = Launch(
     ctas=1, skip_from=NEVER, skip_by=0, sms=1, slots=1, persistent=0, epilogue_overlap=0, stages=3,
     tensor=100, smem_read=0, smem_fill=0, decode=0, issue=0, barrier=0, cta_start=0, cta_interval=0,
     epilogue=0, latency_l2=0, latency_dram=0, l2_capacity=1 << 40, write_queue=0,
-    evicts=0, warm=0,
+    warm=0,
 )  # fmt: skip
 
 
@@ -299,7 +305,7 @@ def test_split_k_writes_partial_tiles():
 def test_reads_overtake_queued_writes():
     # tile 1 evicts tile 0 at tick 200: its write of 500 waits in the queue, and CTA 2 reads at once
     p = PLAIN._replace(
-        tiles_m=3, ctas=3, k_steps=1, steps_per_split=1, stages=1, l2_capacity=100, evicts=1, write_queue=600
+        tiles_m=3, ctas=3, k_steps=1, steps_per_split=1, stages=1, l2_capacity=100, write_queue=600
     )
     ticks, size = tables()
     size[A], size[B], size[D] = 1, 0, 99
@@ -312,7 +318,7 @@ def test_reads_overtake_queued_writes():
 def test_a_write_back_takes_time_that_has_not_passed():
     # tile 1 evicts tile 0 at tick 200, DRAM idle since tick 0: CTA 2 queues behind that write until 200 + 500
     p = PLAIN._replace(
-        tiles_m=3, ctas=3, k_steps=1, steps_per_split=1, stages=1, l2_capacity=100, evicts=1, latency_dram=0
+        tiles_m=3, ctas=3, k_steps=1, steps_per_split=1, stages=1, l2_capacity=100, latency_dram=0
     )
     ticks, size = tables()
     size[A], size[B], size[D] = 1, 0, 99
@@ -325,13 +331,9 @@ def test_a_write_back_takes_time_that_has_not_passed():
 # --- L2 from one launch to the next ---
 
 
-def recency(s: Buffers) -> list[int]:
-    """Blocks in L2, latest used first."""
-    found, block = [], int(s.block[-1]["next"])
-    while block != len(s.block) - 1:
-        found.append(block)
-        block = int(s.block[block]["next"])
-    return found
+def in_l2(s: Buffers) -> set[int]:
+    """Blocks that are in L2."""
+    return set(np.flatnonzero(s.block["ready"] >= 0).tolist())
 
 
 @pytest.mark.parametrize("name", ["a100_pcie_80gb", "rtx4090"])
@@ -340,14 +342,12 @@ def test_a_warm_launch_begins_with_what_a_launch_leaves(name):
     operands = Operands.of(gpu, "f16", "f32", None)
     kernel = next(iter(dense_kernels(gpu, operands)))
     plan = build(gpu, kernel, operands, Shape(4096, 4096, 2048), gpu.clock.max, False)
-    p = plan.launch._replace(l2_capacity=8 << 20, evicts=1)
-    left = set(recency(simulate(p, plan.ticks, plan.size)))
-    # the warm launch's first event comes after `_prefill`: run nothing but that
+    p = plan.launch._replace(l2_capacity=8 << 20)
+    left = in_l2(simulate(p, plan.ticks, plan.size))
     warm = allocate(p)
-    warm.block[-1]["prev"] = warm.block[-1]["next"] = len(warm.block) - 1
     engine._prefill(p, warm, plan.ticks, plan.size)
-    found = set(recency(warm))
-    assert len(found & left) / len(found | left) > 0.95
+    # replacement is random, prefilling takes the latest: most of what is left is recent
+    assert len(in_l2(warm) & left) / len(left) > 0.5
 
 
 # --- extrapolation ---

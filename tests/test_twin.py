@@ -91,7 +91,6 @@ def random_launch(rng: Random) -> Tables:
         latency_dram=cost(800),
         l2_capacity=capacity,
         write_queue=cost(2000),
-        evicts=int(footprint > capacity),
         warm=rng.randint(0, 1),
     )
     return launch, ticks, size
@@ -161,7 +160,7 @@ def test_real_kernel_in_a_small_l2():
     operands = Operands.of(gpu, "f16", "f32", Pattern.parse("2:4"))
     for kernel in list(sparse_kernels(gpu, operands))[::4]:
         plan = build(gpu, kernel, operands, Shape(1024, 1024, 1024), gpu.clock.max, True)
-        launch = plan.launch._replace(l2_capacity=1 << 19, evicts=1, sms=7)
+        launch = plan.launch._replace(l2_capacity=1 << 19, sms=7)
         buffers = allocate(launch)
         engine.run(launch, buffers, plan.ticks, plan.size)
         assert buffers.stats[Stat.DRAM_WRITE_BYTES] > 0

@@ -106,13 +106,9 @@ def build(
     fill = 0.0 if free_port else step.smem_fill - port_saved * gpu.smem.fill_contention
     barrier = gpu.pipeline.barrier + (gpu.pipeline.sparse_barrier if operands.gain > 1.0 else 0.0)
 
-    table, size, d_bytes = _tables(gpu, kernel, step, shape, clock_hz, meta_share, k_steps, ideal)
+    table, size = _tables(gpu, kernel, step, shape, clock_hz, meta_share, k_steps, ideal)
     latency_l2 = 0.0 if full or "l2" in ideal else _mean_latency(gpu)
     latency_dram = 0.0 if full or "dram" in ideal else gpu.dram.latency * clock_hz
-    footprint = (
-        shape.batch * (tiles_m * size[0, 0, 1] + tiles_n * size[1, 0, 1]) * k_steps
-        + shape.batch * tiles_m * tiles_n * d_bytes
-    )
     launch = Launch(
         tiles_m=tiles_m,
         tiles_n=tiles_n,
@@ -145,7 +141,6 @@ def build(
         latency_dram=_ticks(latency_dram),
         l2_capacity=int(gpu.l2.usable_bytes),
         write_queue=0 if "dram" in ideal else _ticks(gpu.dram.write_queue / _dram_per_clk(gpu, clock_hz)),
-        evicts=int(footprint > gpu.l2.usable_bytes),
         warm=int(warm),
     )
     if full:  # padding moves nothing through shared memory
@@ -203,7 +198,7 @@ def _tables(
     meta_share: float,
     k_steps: int,
     ideal: frozenset[str],
-) -> tuple[np.ndarray, np.ndarray, int]:
+) -> tuple[np.ndarray, np.ndarray]:
     """Ticks and bytes of the operand slabs and output tiles; see `engine.Launch` for the layout."""
     ticks = np.zeros((4, 4, 5), dtype=np.int64)
     size = np.zeros((4, 4, 4), dtype=np.int64)
@@ -230,19 +225,23 @@ def _tables(
     # rows of a pair's second half can lie wholly outside the matrix
     edge_m = 0.0 if math.ceil(shape.m / rows) < kernel.tiles(shape.m, shape.n)[0] else last_m / rows
     keep = 1.0 - meta_share
+    # a cluster shares an operand among those of its CTAs that exist
+    tiles_m, tiles_n = kernel.tiles(shape.m, shape.n)
+    a_request = step.a_bytes / min(kernel.cluster_n, tiles_n)
+    b_request = (step.fill_bytes - step.a_bytes) / min(kernel.cluster_m, tiles_m)
     # split-K partials that L2 cannot hold until they are reduced go to DRAM and back
     partials = float(shape.m) * shape.n * shape.batch * PARTIAL_BYTES * kernel.split_k
     spilled = max(0.0, 1.0 - gpu.l2.usable_bytes / partials)
     for edge, share in ((0, 1.0), (1, edge_m)):
         x = share * depth
         fill_in(
-            0, edge, step.a_request * keep * x, step.a_bytes * keep * x,
-            0.0 if meta_share else step.meta_bytes / step.a_bytes * step.a_request * x, step.a_bytes * keep * x,
+            0, edge, a_request * keep * x, step.a_bytes * keep * x,
+            0.0 if meta_share else step.meta_bytes / step.a_bytes * a_request * x, step.a_bytes * keep * x,
         )  # fmt: skip
     for edge, share in ((0, 1.0), (1, last_n / cols)):
         x = share * depth
         held = step.fill_bytes - step.a_bytes  # of B in this SM's shared memory
-        fill_in(1, edge, step.b_request * x, step.b_bytes * x, 0.0, held * x)
+        fill_in(1, edge, b_request * x, step.b_bytes * x, 0.0, held * x)
     for edge in range(4):
         part = (edge_m if edge & 2 else 1.0) * (last_n / cols if edge & 1 else 1.0)
         out = rows * cols * part * shape.out_bytes
@@ -252,4 +251,4 @@ def _tables(
         fill_in(3, edge, partial, partial, partial * spilled, 0.0)
         ticks[3, edge, 3] = 0 if free_dram else _ticks(partial * spilled / dram_per_clk)
         ticks[3, edge, 0] = 0 if free_l2 else _ticks(partial / gpu.l2.sm_bytes_per_clk)
-    return ticks, size, int(size[2, 0, 1])
+    return ticks, size

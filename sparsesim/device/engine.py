@@ -14,7 +14,9 @@ The rules, in the order in which they are applied:
    more load. A persistent CTA's loads run on into its next tile.
 3. A load takes the SM's port, then the shared-memory port for its fill, then for A and for B: the L2 server,
    the fabric between partitions, and on a miss the DRAM server. Blocks (one operand slab of one k-step) in
-   flight are merged. Replacement is LRU over blocks; an evicted output block costs a DRAM write.
+   flight are merged. A block that does not fit evicts others, chosen pseudo-randomly; an evicted output block
+   costs a DRAM write. (Measured rates fall gradually once a matrix outgrows L2, as with random replacement;
+   with LRU a cyclic walk would lose every hit at once.)
 4. A k-step starts when its data are there, pays the barrier, then reserves tensor datapath, shared-memory
    port, metadata decoder and issue slots of its SM at once; it ends with the last of them.
    DRAM reads go first: writes wait in a queue that drains while no read is there, and delay reads only once
@@ -132,11 +134,10 @@ class Launch(NamedTuple):
     latency_dram: int
     l2_capacity: int
     write_queue: int
-    evicts: int
     warm: int
 
 
-BLOCK = np.dtype([("ready", "i8"), ("size", "i4"), ("prev", "i4"), ("next", "i4"), ("spare", "i4")])
+BLOCK = np.dtype([("ready", "i8"), ("size", "i4"), ("place", "i4")])
 WORK = np.dtype([(name, "i8") for name in (
     "phase", "cta", "step", "steps", "slot", "load_cta", "load_step", "load_steps", "load_slot",
     "load_a", "load_b", "load_edge_m", "load_edge_n", "sm", "drained",
@@ -150,8 +151,9 @@ HEAP = np.dtype([("time", "i8"), ("seq", "i8"), ("worker", "i8")])
 class Buffers(NamedTuple):
     """Arrays of one run; allocated by `allocate`, mutated by `run`.
 
-    block : BLOCK[blocks + 1]  operand slabs and output tiles: tick at which each is in L2 (-1 = absent),
-        bytes, LRU list; the last element is the list's sentinel
+    block : BLOCK[blocks]  operand slabs and output tiles: tick at which each is in L2 (-1 = absent), bytes, place
+        in `resident`
+    resident : int32[blocks]  the blocks that are in L2, in any order
     work : WORK[workers]  what each CTA slot computes and loads: CTA, k-step, steps, ring slot of next stage
     units : UNITS[sms]  when each SM's servers are free again; frontier = tick up to which its time has owners
     ready, why : int64, int8 [workers, stages]  arrival of each stage's data, owner of a wait for it
@@ -160,6 +162,7 @@ class Buffers(NamedTuple):
     """
 
     block: np.ndarray
+    resident: np.ndarray
     work: np.ndarray
     units: np.ndarray
     ready: np.ndarray
@@ -172,7 +175,7 @@ class Buffers(NamedTuple):
 
 
 # slots of Buffers.glob: device-wide scalars that the helpers share
-G_L2, G_FABRIC, G_DRAM, G_WRITES, G_USED, G_COUNT = range(6)
+G_L2, G_FABRIC, G_DRAM, G_WRITES, G_USED, G_RESIDENT, G_RANDOM, G_COUNT = range(8)
 
 # phases of a worker
 P_START, P_TRY, P_END, P_EPILOGUE = range(4)
@@ -184,12 +187,13 @@ def allocate(p: Launch) -> Buffers:
     tiles = p.tiles_m * p.tiles_n * p.batch
     blocks = (p.tiles_m + p.tiles_n) * p.batch * p.k_steps + tiles
 
-    block = np.zeros(blocks + 1, dtype=BLOCK)
+    block = np.zeros(blocks, dtype=BLOCK)
     block["ready"] = -1
     work = np.zeros(workers, dtype=WORK)
     work["sm"] = np.arange(workers) % p.sms
     return Buffers(
         block=block,
+        resident=np.zeros(blocks, dtype=np.int32),
         work=work,
         units=np.zeros(p.sms, dtype=UNITS),
         ready=np.zeros((workers, p.stages), dtype=np.int64),
@@ -236,21 +240,31 @@ def _steps(p, split):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _push_front(s, block):  # type: ignore[no-untyped-def]
-    end = s.block.shape[0] - 1
-    first = s.block[end].next
-    s.block[end].next = block
-    s.block[block].prev = end
-    s.block[block].next = first
-    s.block[first].prev = block
+def _add(s, block, size, ready):  # type: ignore[no-untyped-def]
+    """Note that a block is in L2 from tick `ready` on."""
+    n = s.glob[G_RESIDENT]
+    s.resident[n] = block
+    s.block[block].place = n
+    s.block[block].ready = ready
+    s.block[block].size = size
+    s.glob[G_RESIDENT] = n + 1
+    s.glob[G_USED] += size
 
 
 @jit
-def _unlink(s, block):  # type: ignore[no-untyped-def]
-    before = s.block[block].prev
-    after = s.block[block].next
-    s.block[before].next = after
-    s.block[after].prev = before
+def _evict(s):  # type: ignore[no-untyped-def]
+    """Remove a pseudo-random block from L2. Returns it. The generator is that of C's rand (ISO C, 7.22.2)."""
+    g = s.glob
+    g[G_RANDOM] = (g[G_RANDOM] * 1103515245 + 12345) & 0x7FFFFFFF
+    place = (g[G_RANDOM] >> 8) % g[G_RESIDENT]
+    victim = s.resident[place]
+    g[G_RESIDENT] -= 1
+    last = s.resident[g[G_RESIDENT]]
+    s.resident[place] = last
+    s.block[last].place = place
+    s.block[victim].ready = -1
+    g[G_USED] -= s.block[victim].size
+    return victim
 
 
 @jit
@@ -279,32 +293,15 @@ def _dram_write(p, s, t, cost):  # type: ignore[no-untyped-def]
 
 @jit
 def _insert(p, s, ticks, block, size, ready, t):  # type: ignore[no-untyped-def]
-    """Put a block into L2 at tick `t`; evict the least recently used ones until it fits."""
-    end = s.block.shape[0] - 1
-    d_first = end - p.tiles_m * p.tiles_n * p.batch
-    s.glob[G_USED] += size
-    while s.glob[G_USED] > p.l2_capacity:
-        victim = s.block[end].prev
-        if victim == end:
-            break
-        _unlink(s, victim)
-        s.block[victim].ready = -1
-        s.glob[G_USED] -= s.block[victim].size
+    """Put a block into L2 at tick `t`; evict others until it fits."""
+    d_first = s.block.shape[0] - p.tiles_m * p.tiles_n * p.batch
+    while s.glob[G_USED] + size > p.l2_capacity and s.glob[G_RESIDENT] > 0:
+        victim = _evict(s)
         if victim >= d_first:  # output is dirty: write it back
             cost = ticks[2, 0, 3] * s.block[victim].size // np.int64(max(ticks[2, 0, 4], 1))
             _dram_write(p, s, t, cost)
             s.stats[5] += s.block[victim].size
-    s.block[block].ready = ready
-    s.block[block].size = size
-    _push_front(s, block)
-
-
-@jit
-def _touch(s, block):  # type: ignore[no-untyped-def]
-    """Make a resident block the most recently used one."""
-    if s.block[s.block.shape[0] - 1].next != block:
-        _unlink(s, block)
-        _push_front(s, block)
+    _add(s, block, size, ready)
 
 
 @jit
@@ -324,8 +321,6 @@ def _fetch(p, s, ticks, size, t, operand, edge, block):  # type: ignore[no-untyp
     s.stats[7] += size[operand, edge, 2]
     arrival = s.block[block].ready
     if arrival >= 0:
-        if p.evicts == 1:
-            _touch(s, block)
         s.stats[3] += size[operand, edge, 0]
     else:
         s.stats[4] += size[operand, edge, 1]
@@ -466,9 +461,7 @@ def _write(p, s, ticks, size, w, t):  # type: ignore[no-untyped-def]
     s.stats[14] += ticks[2, edge, 0]
     s.stats[6] += size[2, edge, 1]
     block = (p.batch * (p.tiles_m + p.tiles_n)) * p.k_steps + tile
-    if s.block[block].ready >= 0:
-        _touch(s, block)
-    else:
+    if s.block[block].ready < 0:
         _insert(p, s, ticks, block, size[2, edge, 1], t, t)
     return max(end, max(s.units[sm].port_free, g[G_L2]))
 
@@ -477,11 +470,9 @@ def _write(p, s, ticks, size, w, t):  # type: ignore[no-untyped-def]
 def _prefill(p, s, ticks, size):  # type: ignore[no-untyped-def]
     """L2 contents that the launch before this one, of the same buffers, left behind."""
     workers = min(p.sms * p.slots, p.ctas)
-    end = s.block.shape[0] - 1
     d_base = (p.batch * (p.tiles_m + p.tiles_n)) * p.k_steps
     b_base = p.batch * p.tiles_m * p.k_steps
     last = p.ctas - 1
-    tail = end  # coldest so far; blocks are appended behind it
     while last >= 0:
         first = last // workers * workers
         for phase in range(p.steps_per_split + 1):
@@ -511,14 +502,7 @@ def _prefill(p, s, ticks, size):  # type: ignore[no-untyped-def]
                         continue
                     if s.glob[G_USED] + bytes_ > p.l2_capacity:
                         return
-                    s.glob[G_USED] += bytes_
-                    s.block[block].ready = 0
-                    s.block[block].size = bytes_
-                    s.block[tail].next = block
-                    s.block[block].prev = tail
-                    s.block[block].next = end
-                    s.block[end].prev = block
-                    tail = block
+                    _add(s, block, bytes_, 0)
         last = first - 1
 
 
@@ -567,9 +551,6 @@ def _run(p, s, ticks, size):  # type: ignore[no-untyped-def]
     int
         End of the last CTA [ticks].
     """
-    end_block = s.block.shape[0] - 1
-    s.block[end_block].prev = end_block
-    s.block[end_block].next = end_block
     if p.warm == 1:
         _prefill(p, s, ticks, size)
     workers = min(p.sms * p.slots, p.ctas)

@@ -1,8 +1,8 @@
 """The reference twin of the event loop: the rules of `engine`, said again with SimPy, short and slow.
 
 One SimPy process per CTA slot; a process sleeps, reserves servers, and sleeps again. Everything that the
-jitted loop keeps in flat arrays is here what it stands for: a queue of loaded stages, an ordered dictionary
-as LRU list, a server per resource. Tests hold both to the same result tick for tick, so an optimisation of
+jitted loop keeps in flat arrays is here what it stands for: a queue of loaded stages, a list of what
+L2 holds, a server per resource. Tests hold both to the same result tick for tick, so an optimisation of
 the loop cannot change its meaning.
 
 SimPy orders events by (time, priority, serial number). Each sleep is one timeout of an integer number of
@@ -12,7 +12,7 @@ order of their slots, before any timeout can fire.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -169,7 +169,9 @@ class _Twin:
         self.workers = min(p.sms * p.slots, p.ctas)
         self.sms = [Sm(i) for i in range(p.sms)]
         self.l2, self.fabric, self.dram = Server(), Server(), Dram(p.write_queue)
-        self.cached: OrderedDict[Block, Entry] = OrderedDict()  # least recently used first
+        self.cached: dict[Block, Entry] = {}
+        self.held: list[Block] = []  # the same blocks, in the order that the random choice sees
+        self.random = 0
         self.used = 0
         self.queue = iter(range(self.workers, p.ctas))
         self.owners = [0] * len(OWNERS)
@@ -306,7 +308,6 @@ class _Twin:
         self.stats[Stat.META_BYTES] += size[META]
         if block in self.cached:
             self.stats[Stat.L2_HIT_BYTES] += size[REQUESTED]
-            self.cached.move_to_end(block)
         else:
             self.stats[Stat.DRAM_READ_BYTES] += size[HELD]
             self.insert(block, self.now, self.dram.read(start, cost[DRAM]) + self.p.latency_dram, size[HELD])
@@ -315,16 +316,31 @@ class _Twin:
         return served + wait + self.p.latency_l2, why
 
     def insert(self, block: Block, at: int, ready: int, size: int) -> None:
-        """Put a block into L2 at tick `at` in place of the least recently used ones; outputs among them go to DRAM."""
+        """Put a block into L2 at tick `at` in place of others, if need be; outputs among them go to DRAM."""
         whole = self.ticks[D][0]
-        self.used += size
-        while self.used > self.p.l2_capacity and self.cached:
-            victim, entry = self.cached.popitem(last=False)
-            self.used -= entry.size
+        while self.used + size > self.p.l2_capacity and self.held:
+            victim, entry = self.evict()
             if victim[0] == "D":
                 self.dram.write(at, whole[DRAM] * entry.size // max(whole[WHOLE_BYTES], 1))
                 self.stats[Stat.DRAM_WRITE_BYTES] += entry.size
+        self.add(block, ready, size)
+
+    def add(self, block: Block, ready: int, size: int) -> None:
+        """Note that a block is in L2 from tick `ready` on."""
+        self.held.append(block)
         self.cached[block] = Entry(ready, size)
+        self.used += size
+
+    def evict(self) -> tuple[Block, Entry]:
+        """Remove a pseudo-random block; the last of the list takes its place."""
+        self.random = (self.random * 1103515245 + 12345) % 2**31
+        place = (self.random >> 8) % len(self.held)
+        victim = self.held[place]
+        self.held[place] = self.held[-1]
+        self.held.pop()
+        entry = self.cached.pop(victim)
+        self.used -= entry.size
+        return victim, entry
 
     def write(self, sm: Sm, cta: Cta, at: int) -> int:
         """The epilogue, from tick `at`: write the output tile, or a partial one, through L2. Returns its end."""
@@ -339,9 +355,7 @@ class _Twin:
                 self.stats[Stat.DRAM_WRITE_BYTES] += size[SPILLED]
             return end
         self.stats[Stat.L2_WRITE_BYTES] += size[HELD]
-        if cta.tile in self.cached:
-            self.cached.move_to_end(cta.tile)
-        else:
+        if cta.tile not in self.cached:
             self.insert(cta.tile, at, at, size[HELD])
         return end
 
@@ -352,9 +366,7 @@ class _Twin:
                 continue
             if self.used + size > self.p.l2_capacity:
                 break
-            self.used += size
-            self.cached[block] = Entry(0, size)
-            self.cached.move_to_end(block, last=False)
+            self.add(block, 0, size)
 
     def backwards(self) -> Iterator[tuple[Block, int]]:
         """Blocks in the reverse order of use: waves backwards, in each the outputs, then its k-steps."""

@@ -346,8 +346,10 @@ def test_a_warm_launch_begins_with_what_a_launch_leaves(name):
     left = in_l2(simulate(p, plan.ticks, plan.size))
     warm = allocate(p)
     engine._prefill(p, warm, plan.ticks, plan.size)
-    # replacement is random, prefilling takes the latest: most of what is left is recent
-    assert len(in_l2(warm) & left) / len(left) > 0.5
+    # which blocks survive is random; how many of each age is not: the overlap is that of two such draws
+    found = in_l2(warm)
+    assert len(found) == pytest.approx(len(left), rel=0.1)
+    assert 0.3 < len(found & left) / len(left) < 0.9
 
 
 # --- extrapolation ---

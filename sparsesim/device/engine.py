@@ -151,7 +151,7 @@ HEAP = np.dtype([("time", "i8"), ("seq", "i8"), ("worker", "i8")])
 class Buffers(NamedTuple):
     """Arrays of one run; allocated by `allocate`, mutated by `run`.
 
-    block : BLOCK[blocks]  operand slabs and output tiles: tick at which each is in L2 (-1 = absent), bytes, place
+    block : BLOCK[blocks]  operand slabs and output tiles: tick at which each is in L2 (negative = absent), bytes, place
         in `resident`
     resident : int32[blocks]  the blocks that are in L2, in any order
     work : WORK[workers]  what each CTA slot computes and loads: CTA, k-step, steps, ring slot of next stage
@@ -252,11 +252,17 @@ def _add(s, block, size, ready):  # type: ignore[no-untyped-def]
 
 
 @jit
+def _random(s):  # type: ignore[no-untyped-def]
+    """Next pseudo-random number below 2**31. The generator is that of C's rand (ISO C, 7.22.2)."""
+    s.glob[G_RANDOM] = (s.glob[G_RANDOM] * 1103515245 + 12345) & 0x7FFFFFFF
+    return s.glob[G_RANDOM]
+
+
+@jit
 def _evict(s):  # type: ignore[no-untyped-def]
-    """Remove a pseudo-random block from L2. Returns it. The generator is that of C's rand (ISO C, 7.22.2)."""
+    """Remove a pseudo-random block from L2. Returns it."""
     g = s.glob
-    g[G_RANDOM] = (g[G_RANDOM] * 1103515245 + 12345) & 0x7FFFFFFF
-    place = (g[G_RANDOM] >> 8) % g[G_RESIDENT]
+    place = (_random(s) >> 8) % g[G_RESIDENT]
     victim = s.resident[place]
     g[G_RESIDENT] -= 1
     last = s.resident[g[G_RESIDENT]]
@@ -468,7 +474,20 @@ def _write(p, s, ticks, size, w, t):  # type: ignore[no-untyped-def]
 
 @jit
 def _prefill(p, s, ticks, size):  # type: ignore[no-untyped-def]
-    """L2 contents that the launch before this one, of the same buffers, left behind."""
+    """L2 contents that the launch before this one, of the same buffers, left behind.
+
+    Everything, if it fits. Else blocks in the reverse order of use, each of which has survived the random
+    evictions since with probability exp(-x), x = bytes used since over capacity, in steps of 1/64.
+    """
+    footprint = p.batch * (
+        p.k_steps * ((p.tiles_m - 1) * size[0, 0, 1] + size[0, 1, 1])
+        + p.k_steps * ((p.tiles_n - 1) * size[1, 0, 1] + size[1, 1, 1])
+        + p.tiles_m * p.tiles_n * size[2, 0, 1]
+    )
+    everything = footprint <= p.l2_capacity
+    survival = np.int64(1) << 31
+    since = np.int64(0)
+    fading = p.l2_capacity // 64
     workers = min(p.sms * p.slots, p.ctas)
     d_base = (p.batch * (p.tiles_m + p.tiles_n)) * p.k_steps
     b_base = p.batch * p.tiles_m * p.k_steps
@@ -498,9 +517,16 @@ def _prefill(p, s, ticks, size):  # type: ignore[no-untyped-def]
                     if which == 1:
                         block = other
                         bytes_ = other_bytes
-                    if s.block[block].ready >= 0:
+                    if s.block[block].ready != -1:
                         continue
-                    if s.glob[G_USED] + bytes_ > p.l2_capacity:
+                    since += bytes_
+                    while since > fading and survival > 0:
+                        since -= fading
+                        survival = survival * 63 // 64
+                    if not everything and _random(s) >= survival:
+                        s.block[block].ready = -2  # looked at, and gone
+                        continue
+                    if s.glob[G_USED] + bytes_ > p.l2_capacity or survival == 0:
                         return
                     _add(s, block, bytes_, 0)
         last = first - 1

@@ -331,10 +331,14 @@ class _Twin:
         self.cached[block] = Entry(ready, size)
         self.used += size
 
+    def draw(self) -> int:
+        """Next pseudo-random number below 2**31."""
+        self.random = (self.random * 1103515245 + 12345) % 2**31
+        return self.random
+
     def evict(self) -> tuple[Block, Entry]:
         """Remove a pseudo-random block; the last of the list takes its place."""
-        self.random = (self.random * 1103515245 + 12345) % 2**31
-        place = (self.random >> 8) % len(self.held)
+        place = (self.draw() >> 8) % len(self.held)
         victim = self.held[place]
         self.held[place] = self.held[-1]
         self.held.pop()
@@ -360,13 +364,34 @@ class _Twin:
         return end
 
     def prefill(self) -> None:
-        """Fill L2 with what the last launch of the same buffers left: its last blocks, latest first."""
+        """Fill L2 with what the last launch of the same buffers left.
+
+        If not everything fits, a block survives with a chance that fades with the bytes used after it.
+        """
+        capacity = self.p.l2_capacity
+        everything = self.footprint() <= capacity
+        survival, since, fading = 2**31, 0, capacity // 64
+        seen: set[Block] = set()
         for block, size in self.backwards():
-            if block in self.cached:
+            if block in seen:
                 continue
-            if self.used + size > self.p.l2_capacity:
+            seen.add(block)
+            since += size
+            while since > fading and survival > 0:
+                since -= fading
+                survival = survival * 63 // 64
+            if not everything and self.draw() >= survival:
+                continue
+            if self.used + size > capacity or survival == 0:
                 break
             self.add(block, 0, size)
+
+    def footprint(self) -> int:
+        """Bytes of operands and output, with ragged output tiles counted as whole ones."""
+        p, held = self.p, [[edge[HELD] for edge in operand] for operand in self.size]
+        rows = (p.tiles_m - 1) * held[A][0] + held[A][1]
+        columns = (p.tiles_n - 1) * held[B][0] + held[B][1]
+        return p.batch * (p.k_steps * (rows + columns) + p.tiles_m * p.tiles_n * held[D][0])
 
     def backwards(self) -> Iterator[tuple[Block, int]]:
         """Blocks in the reverse order of use: waves backwards, in each the outputs, then its k-steps."""

@@ -95,11 +95,7 @@ MEASURED = (
 
 def of_square(gpu: str) -> list[tuple[float, float]]:
     """(size, speedup) of the square products on `gpu`."""
-    return [
-        (row.n, row.dense_us / row.sparse_us)
-        for row in MEASURED
-        if row.gpu == gpu and row.m == row.n == row.k
-    ]
+    return [(row.n, row.dense_us / row.sparse_us) for row in MEASURED if row.gpu == gpu and row.m == row.n == row.k]
 
 
 def of_weight(gpu: str, m: int, k: int) -> list[tuple[float, float]]:

@@ -20,9 +20,7 @@ OUT = Path("out/figures")
 def out_folder(text: str | None) -> Path:
     """Folder that ``--out`` of the command line names."""
     parser = argparse.ArgumentParser(description=text)
-    parser.add_argument(
-        "--out", type=Path, default=OUT, help="folder for the PNG files (default: %(default)s)"
-    )
+    parser.add_argument("--out", type=Path, default=OUT, help="folder for the PNG files (default: %(default)s)")
     folder: Path = parser.parse_args().out
     return folder
 

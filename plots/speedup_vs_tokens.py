@@ -30,9 +30,7 @@ def draw(gpus: Sequence[str] = GPUS, tokens: Sequence[int] = TOKENS) -> Figure:
         gpu = ss.load_gpu(name)
         simulator = ss.Simulator(gpu)
         results = [
-            simulator.gemm(
-                ss.Gemm(f"n{n}", m, n, k, dtype=measured.DTYPE, pattern=measured.PATTERN), protocol
-            )
+            simulator.gemm(ss.Gemm(f"n{n}", m, n, k, dtype=measured.DTYPE, pattern=measured.PATTERN), protocol)
             for n in tokens
         ]
         curves.append(SpeedupCurve(gpu.title, results, measured.of_weight(name, m, k)))

@@ -178,9 +178,7 @@ def simulate_workload(
     """
     from sparsesim.runtime import run_workload
 
-    simulator, loaded, protocol = _many(
-        gpu, workload, tokens, phase, dtype, pattern, stack, timing, l2, clock
-    )
+    simulator, loaded, protocol = _many(gpu, workload, tokens, phase, dtype, pattern, stack, timing, l2, clock)
     return run_workload(loaded, simulator, protocol, streams, graph, repeats, progress)
 
 
@@ -206,9 +204,7 @@ def explain_workload(
     """
     from sparsesim.attribution import attribute_workload
 
-    simulator, loaded, protocol = _many(
-        gpu, workload, tokens, phase, dtype, pattern, stack, timing, l2, clock
-    )
+    simulator, loaded, protocol = _many(gpu, workload, tokens, phase, dtype, pattern, stack, timing, l2, clock)
     return attribute_workload(simulator, loaded, protocol, progress=progress)
 
 
@@ -258,9 +254,7 @@ def validate_files(
             rows += read_measured(path)
     problems.raise_if_any()
     total = len(rows)
-    return validate_rows(
-        rows, min_us=min_us, progress=None if progress is None else lambda done: progress(done, total)
-    )
+    return validate_rows(rows, min_us=min_us, progress=None if progress is None else lambda done: progress(done, total))
 
 
 def resolve_gpu(gpu: str | Path | GpuSpec) -> GpuSpec:

@@ -125,13 +125,8 @@ class Library:
         gpu = self.device.gpu
         clock = conditions.locked_hz or gpu.clock.max
         size = (shape.m, shape.n, shape.k, shape.batch)
-        operand_bytes = (
-            operands.bytes_per_element * shape.batch * shape.k * (shape.m * operands.kept + shape.n)
-        )
-        in_l2 = (
-            conditions.l2 == "warm"
-            and operand_bytes + shape.m * shape.n * shape.out_bytes <= gpu.l2.usable_bytes
-        )
+        operand_bytes = operands.bytes_per_element * shape.batch * shape.k * (shape.m * operands.kept + shape.n)
+        in_l2 = conditions.l2 == "warm" and operand_bytes + shape.m * shape.n * shape.out_bytes <= gpu.l2.usable_bytes
         scored = []
         for candidate in self.candidates(operands, sparse):
             if accept is not None and not accept(candidate.kernel):
@@ -147,9 +142,7 @@ class Library:
                 cycles += self._reduction_s(kernel) * clock
                 scored.append((cycles, kernel.name, kernel))
         if not scored:
-            raise NoKernelError(
-                f"no {'sparse' if sparse else 'dense'} kernel for {operands.dtype} fits on {gpu.name}"
-            )
+            raise NoKernelError(f"no {'sparse' if sparse else 'dense'} kernel for {operands.dtype} fits on {gpu.name}")
         scored.sort(key=lambda item: item[:2])
         limit = scored[0][0] * SEARCH_MARGIN
         return [kernel for cycles, _, kernel in scored[:SEARCH_LIMIT] if cycles <= limit]

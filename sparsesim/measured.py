@@ -113,9 +113,7 @@ def read_measured(path: str | Path) -> list[MeasuredRow]:
 
 def _row(raw: dict[str, Any], path: Path, line: int, problems: ProblemList) -> MeasuredRow | None:
     if None in raw or any(value is None for value in raw.values()):
-        problems.add(
-            f"line {line}", f"{len(COLUMNS)} fields", f"{sum(v is not None for v in raw.values())} fields"
-        )
+        problems.add(f"line {line}", f"{len(COLUMNS)} fields", f"{sum(v is not None for v in raw.values())} fields")
         return None
     sizes: dict[str, int] = {}
     for name in ("m", "n", "k", "batch"):

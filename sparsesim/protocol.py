@@ -31,9 +31,7 @@ class Protocol:
         problems = []
         for field, value, valid in (("timing", timing, TIMINGS), ("l2", l2, L2_STATES)):
             if value not in valid:
-                problems.append(
-                    f"{field}: expected one of {', '.join(valid)}, found {value!r}{nearest(value, valid)}"
-                )
+                problems.append(f"{field}: expected one of {', '.join(valid)}, found {value!r}{nearest(value, valid)}")
         locked = None
         try:
             locked = parse_clock(clock)
@@ -66,8 +64,8 @@ def parse_clock(text: str) -> float | None:
 def launch_gaps(gpu: GpuSpec, timing: str, launches: int = 1, sparse: bool = False) -> tuple[float, float]:
     """(idle time that a call adds to its kernels' busy time, shortest interval between calls) [s].
 
-    A call of `launches` dependent kernels pays ramp and drain for each; a sparse one has a longer ramp. graph and stream add the gap between
-    dependent kernels; stream and host calls come no faster than the host issues them; event adds its overhead.
+    A call of `launches` dependent kernels pays ramp and drain for each; a sparse one has a longer ramp. graph and
+    stream add the gap between dependent kernels; stream and host calls come no faster than the host issues them; event adds its overhead.
     """
     launch = gpu.launch
     inner_gap = launch.graph_gap if timing == "graph" else launch.stream_gap

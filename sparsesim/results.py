@@ -69,9 +69,7 @@ class GemmResult:
         for launch in (self.launch, self.dense_launch):
             total = sum(launch.owners.values())
             if not math.isclose(total, launch.cycles * launch.sms, rel_tol=1e-9):
-                raise AssertionError(
-                    f"owners sum to {total}, expected {launch.cycles * launch.sms} SM-cycles"
-                )
+                raise AssertionError(f"owners sum to {total}, expected {launch.cycles * launch.sms} SM-cycles")
             if launch.counters["l2_hit_bytes"] > launch.counters["l2_read_bytes"]:
                 raise AssertionError("more L2 hits than reads")
 

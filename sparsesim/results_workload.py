@@ -75,9 +75,7 @@ class RunRecord:
     def __post_init__(self) -> None:
         _check_sum("busy, gap and host time", self.busy_us + self.gap_us + self.host_us, self.makespan_us)
         if self.kernel_us < self.busy_us * (1.0 - SUM_TOLERANCE):
-            raise AssertionError(
-                f"kernels run for {self.kernel_us} us, but the device is busy for {self.busy_us} us"
-            )
+            raise AssertionError(f"kernels run for {self.kernel_us} us, but the device is busy for {self.busy_us} us")
         if not self.passes_us or not math.isclose(max(self.passes_us), self.makespan_us):
             raise AssertionError(f"expected passes up to {self.makespan_us} us, found {self.passes_us}")
         if not 0.0 <= self.tensor_busy <= 1.0 + SUM_TOLERANCE:
@@ -239,9 +237,7 @@ class WorkloadResult:
                 _check_sum("kernel times in one stream", run.kernel_us, run.busy_us)
         for row in self.rows:
             if row.launches != row.count * self.repeats:
-                raise AssertionError(
-                    f"{row.name}: {row.launches} launches, expected {row.count} x {self.repeats}"
-                )
+                raise AssertionError(f"{row.name}: {row.launches} launches, expected {row.count} x {self.repeats}")
 
     @property
     def launches(self) -> int:
@@ -374,9 +370,7 @@ class WorkloadResult:
             temporary.replace(path)
         except OSError as error:
             temporary.unlink(missing_ok=True)
-            raise UserError(
-                Problem.line(str(path), "", "a file that can be written", error.strerror)
-            ) from None
+            raise UserError(Problem.line(str(path), "", "a file that can be written", error.strerror)) from None
 
     @staticmethod
     def load(path: str | Path) -> WorkloadResult:
@@ -411,8 +405,7 @@ class WorkloadResult:
         wrong = [key for key in {**document, **rebuilt} if document.get(key) != rebuilt.get(key)]
         if wrong:
             raise UserError(
-                Problem.line(where, key, "the value that follows from the others", document.get(key))
-                for key in wrong
+                Problem.line(where, key, "the value that follows from the others", document.get(key)) for key in wrong
             )
         return result
 

@@ -139,10 +139,7 @@ def run_workload(
     order = _issue_order(workload.ops)
 
     def play(launches: Sequence[LaunchResult]) -> tuple[RunRecord, list[float]]:
-        calls = [
-            _call(gpu, launch, row, row % streams, device_protocol.timing)
-            for row, launch in enumerate(launches)
-        ]
+        calls = [_call(gpu, launch, row, row % streams, device_protocol.timing) for row, launch in enumerate(launches)]
         busy = math.fsum(
             op.count * repeats * launch.counters["tensor_busy"] * launch.seconds
             for op, launch in zip(workload.ops, launches, strict=True)
@@ -241,8 +238,7 @@ def _call(gpu: GpuSpec, launch: LaunchResult, row: int, stream: int, timing: str
     """Times and demands of one launch; what a split-K reduction adds stands behind the busy time."""
     if timing == "graph":
         whole = (
-            interval_s(gpu, "graph", launch.seconds, launch.launches, launch.kernel.sparse)[0]
-            - gpu.launch.graph_gap
+            interval_s(gpu, "graph", launch.seconds, launch.launches, launch.kernel.sparse)[0] - gpu.launch.graph_gap
         )
     else:
         whole = interval_s(gpu, "kernel", launch.seconds, launch.launches, launch.kernel.sparse)[0]

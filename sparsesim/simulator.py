@@ -36,9 +36,7 @@ class Simulator:
         self._gpu_hash = config_hash(gpu)
         self._timed: dict[tuple[object, ...], tuple[float, LaunchResult]] = {}
 
-    def time_dense(
-        self, op: Gemm, protocol: Protocol, policy: str | None = None
-    ) -> tuple[float, LaunchResult]:
+    def time_dense(self, op: Gemm, protocol: Protocol, policy: str | None = None) -> tuple[float, LaunchResult]:
         """(seconds as the protocol reports, launch) of `op` on the dense path."""
         dense = get_stack(self.stack.dense_stack)
         return self._time(op, None, dense.output(op.dtype), protocol, policy or dense.policy)
@@ -111,6 +109,4 @@ class Simulator:
         gap, floor = launch_gaps(self.gpu, protocol.timing)
         conditions = Conditions(l2=protocol.l2, locked_hz=protocol.locked_hz, gap_s=gap, floor_s=floor)
         launch = launch_with(conditions)
-        return interval_s(self.gpu, protocol.timing, launch.seconds, launch.launches, launch.kernel.sparse)[
-            0
-        ], launch
+        return interval_s(self.gpu, protocol.timing, launch.seconds, launch.launches, launch.kernel.sparse)[0], launch

@@ -25,9 +25,10 @@ from sparsesim.lowering import NoKernelError
 from sparsesim.measured import MeasuredRow
 from sparsesim.protocol import Protocol
 from sparsesim.simulator import Simulator
+from sparsesim.uncertainty import interval_us
 from sparsesim.workload import Gemm
 
-__all__ = ["Prediction", "Validation", "error_summary", "predict_rows", "validate_rows"]
+__all__ = ["Prediction", "Validation", "error_summary", "predict_rows", "speedup_groups", "validate_rows"]
 
 SIGN_BAND = (0.95, 1.05)
 #: lists of at least so many rows are predicted by several processes, in so many parts each
@@ -72,7 +73,8 @@ class Validation:
                     **{
                         name: getattr(p.row, name)
                         for name in (
-                            "gpu", "library", "m", "n", "k", "batch", "dtype", "pattern", "timing", "l2", "clock", "source",
+                            "gpu", "library", "m", "n", "k", "batch", "dtype", "pattern",
+                            "timing", "l2", "clock", "source",
                         )
                     },
                     "measured_us": p.row.time_us,
@@ -156,9 +158,7 @@ def _predict(simulator: Simulator, row: MeasuredRow) -> tuple[float, str]:
     accept = _named_tile(row.library)
     if accept is not None:
         operands = simulator.library.operands(op, native)
-        kernels = [
-            c.kernel for c in simulator.library.candidates(operands, row.is_sparse) if accept(c.kernel)
-        ]
+        kernels = [c.kernel for c in simulator.library.candidates(operands, row.is_sparse) if accept(c.kernel)]
         if kernels:
             times = [simulator.time_kernel(op, native, kernel, protocol) for kernel in kernels]
             seconds, launch = min(times, key=lambda pair: pair[0])
@@ -208,7 +208,10 @@ def predict_rows(
             skipped.append({"row": f"{row.file}:{row.line}", "why": text})
         else:
             us = seconds * 1e6
-            predictions.append(Prediction(row, us, us, us, text))
+            gpu = gpus[row.gpu]
+            assert not isinstance(gpu, str)
+            low, high = interval_us(gpu.family, row.is_sparse, us)
+            predictions.append(Prediction(row, us, low, high, text))
     return predictions, skipped
 
 
@@ -283,11 +286,12 @@ def validate_rows(
     for (gpu, dtype, kind), members in sorted(by_kind.items()):
         summary = error_summary([p.predicted_us for p in members], [p.row.time_us for p in members])
         groups.append({"gpu": gpu, "dtype": dtype, "kind": kind, "rows": len(members), **summary})
-    groups += _speedup_groups(kept)
+    groups += speedup_groups(kept)
     return Validation(groups, predictions, skipped)
 
 
-def _speedup_groups(predictions: list[Prediction]) -> list[dict[str, Any]]:
+def speedup_groups(predictions: list[Prediction]) -> list[dict[str, Any]]:
+    """Errors of the speedups of pairs: a dense and a sparse row of one source with equal shape and dtype."""
     dense = {p.row.pair_key: p for p in predictions if not p.row.is_sparse}
     pairs: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for p in predictions:

@@ -30,6 +30,7 @@ LAYERS = (
     "runtime",
     "attribution",
     "measured",
+    "uncertainty",
     "validate",
     "figures",
     "api",
@@ -112,9 +113,7 @@ def test_optional_libraries_are_imported_where_they_are_needed(path):
 def test_imports_run_one_way(path):
     own = part_of(path)
     if own == "__init__":
-        assert {module for module, _ in imports(path) if module.startswith("sparsesim")} == {
-            "sparsesim._version"
-        }
+        assert {module for module, _ in imports(path) if module.startswith("sparsesim")} == {"sparsesim._version"}
         return
     assert own in LAYERS, f"{own}: give the new part its place in LAYERS"
     for module, line in imports(path):

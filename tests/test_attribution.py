@@ -148,9 +148,7 @@ def test_engine_with_everything_ideal_is_the_closed_form(name: str, dtype: str, 
             kernel = item.kernel.with_split(splits(item.kernel, dtype, k)[-1])
             ideal = frozenset((*DEVICE_IDEALS, "power"))
             launch = device.launch(kernel, operands, shape, Conditions(), ideal)
-            assert launch.cycles == pytest.approx(ideal_cycles(device, operands, shape), rel=1e-3), (
-                kernel.name
-            )
+            assert launch.cycles == pytest.approx(ideal_cycles(device, operands, shape), rel=1e-3), kernel.name
 
 
 def test_a_weaker_baseline_instruction_is_no_part_of_the_promise() -> None:
@@ -278,10 +276,7 @@ def test_slow_decoder_is_metadata() -> None:
     assert after.speedup < before.speedup
     assert after.ranked()[0][0] == "metadata"
     assert after.shares["metadata"] > 5 * before.shares["metadata"]
-    assert (
-        next(item for item in after.evidence if item.cause == "metadata").sparse_counters["decode_busy"][0]
-        > 0.5
-    )
+    assert next(item for item in after.evidence if item.cause == "metadata").sparse_counters["decode_busy"][0] > 0.5
 
 
 def test_a_pattern_that_runs_as_another_is_pattern() -> None:
@@ -437,9 +432,7 @@ def test_worst_layers_come_first_and_families_sum(attributor: Attributor) -> Non
     assert wide.count == 4
 
 
-def test_workload_does_not_depend_on_order_and_one_op_is_itself(
-    attributor: Attributor, base: Attribution
-) -> None:
+def test_workload_does_not_depend_on_order_and_one_op_is_itself(attributor: Attributor, base: Attribution) -> None:
     forward = attribute_workload(attributor.simulator, WORKLOAD[:3])
     backward = attribute_workload(attributor.simulator, WORKLOAD[2::-1])
     for name in IDS:

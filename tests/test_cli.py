@@ -203,10 +203,7 @@ def test_validate(run, folder):
     assert {(group["kind"], group["rows"]) for group in data["groups"]} == {
         ("dense", 1), ("sparse", 1), ("speedup", 1),
     }  # fmt: skip
-    assert all(
-        group.keys() >= {"gpu", "dtype", "male", "p90", "bias", "rank_correlation"}
-        for group in data["groups"]
-    )
+    assert all(group.keys() >= {"gpu", "dtype", "male", "p90", "bias", "rank_correlation"} for group in data["groups"])
     assert data["rows"][0].keys() >= {
         "library", "timing", "source", "measured_us", "predicted_us", "low_us", "high_us",
     }  # fmt: skip

@@ -304,9 +304,7 @@ def test_split_k_writes_partial_tiles():
 
 def test_reads_overtake_queued_writes():
     # tile 1 evicts tile 0 at tick 200: its write of 500 waits in the queue, and CTA 2 reads at once
-    p = PLAIN._replace(
-        tiles_m=3, ctas=3, k_steps=1, steps_per_split=1, stages=1, l2_capacity=100, write_queue=600
-    )
+    p = PLAIN._replace(tiles_m=3, ctas=3, k_steps=1, steps_per_split=1, stages=1, l2_capacity=100, write_queue=600)
     ticks, size = tables()
     size[A], size[B], size[D] = 1, 0, 99
     ticks[D, :, DRAM], ticks[D, :, 4] = 500, 99
@@ -317,9 +315,7 @@ def test_reads_overtake_queued_writes():
 
 def test_a_write_back_takes_time_that_has_not_passed():
     # tile 1 evicts tile 0 at tick 200, DRAM idle since tick 0: CTA 2 queues behind that write until 200 + 500
-    p = PLAIN._replace(
-        tiles_m=3, ctas=3, k_steps=1, steps_per_split=1, stages=1, l2_capacity=100, latency_dram=0
-    )
+    p = PLAIN._replace(tiles_m=3, ctas=3, k_steps=1, steps_per_split=1, stages=1, l2_capacity=100, latency_dram=0)
     ticks, size = tables()
     size[A], size[B], size[D] = 1, 0, 99
     ticks[D, :, DRAM], ticks[D, :, 4] = 500, 99
@@ -366,9 +362,7 @@ LONG = (
 )
 
 
-def shortened(
-    name: str, pattern: str | None, which: int, shape: Shape, split_k: int = 1
-) -> list[LaunchResult]:
+def shortened(name: str, pattern: str | None, which: int, shape: Shape, split_k: int = 1) -> list[LaunchResult]:
     """A launch in full, with half of its waves, and with the few that a search takes."""
     gpu = load_gpu(name)
     operands = Operands.of(gpu, "f16", "f32", pattern and Pattern.parse(pattern))

@@ -339,9 +339,7 @@ def test_script_writes_where_it_is_told(
 
 def test_make_all_knows_every_script(script: Callable[[str], ModuleType]) -> None:
     modules = {"make_all", "measured_points", "script"}
-    assert (
-        set(script("make_all").SCRIPTS) == {path.stem for path in PLOTS.glob("*.py")} - modules == set(TINY)
-    )
+    assert set(script("make_all").SCRIPTS) == {path.stem for path in PLOTS.glob("*.py")} - modules == set(TINY)
 
 
 def test_measured_points(script: Callable[[str], ModuleType]) -> None:

@@ -97,9 +97,7 @@ def test_dependent_launches_when_the_host_is_the_bound() -> None:
 def test_host_timing_pays_the_framework() -> None:
     on = Simulator(override(FAST.gpu, {"launch.framework_call": 500e-6}))
     kernel = on.gemm(SMALL, KERNEL).time_us
-    assert run(times(SMALL, N), on=on, protocol=Protocol("host", "warm")).makespan_us == close(
-        N * 500.0 + kernel
-    )
+    assert run(times(SMALL, N), on=on, protocol=Protocol("host", "warm")).makespan_us == close(N * 500.0 + kernel)
 
 
 def test_graph_is_one_host_call() -> None:
@@ -262,9 +260,7 @@ def test_decode(decode: WorkloadResult) -> None:
 def test_packaged_graph_of_images() -> None:
     workload = load_workload("vit-l-16", tokens=1)
     seen: list[tuple[int, int, str]] = []
-    result = run_workload(
-        workload, simulator(), Protocol("stream"), graph=True, progress=lambda *now: seen.append(now)
-    )
+    result = run_workload(workload, simulator(), Protocol("stream"), graph=True, progress=lambda *now: seen.append(now))
     assert seen == [(i, 6, op.name) for i, op in enumerate(workload.ops, 1)]
     # 197 tokens are no multiple of 8
     (refused,) = result.fallbacks
@@ -393,9 +389,7 @@ def set_counters(document: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "change", [set_speedup, set_count, set_busy, drop_row, drop_field, set_path, set_type, set_counters]
 )
-def test_changed_files(
-    mixed: WorkloadResult, tmp_path: Path, change: Callable[[dict[str, Any]], None]
-) -> None:
+def test_changed_files(mixed: WorkloadResult, tmp_path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     path = tmp_path / "result.json"
     mixed.save(path)
     document = json.loads(path.read_text())

@@ -629,9 +629,7 @@ def test_small_sizes() -> None:
 def test_compress_refuses_an_array_that_breaks_the_pattern() -> None:
     array = np.zeros((2, 8))
     array[1, 4:7] = 1
-    with pytest.raises(
-        UserError, match=r"expected an array legal under 2:4, found .1 of 4 groups .*\(1, 4\)"
-    ):
+    with pytest.raises(UserError, match=r"expected an array legal under 2:4, found .1 of 4 groups .*\(1, 4\)"):
         compress(array, TWO_FOUR)
 
 
@@ -639,9 +637,7 @@ def test_damaged_storage_is_refused() -> None:
     packed = compress([[1, 1, 0, 0, 0, 0, 1, 1]], TWO_FOUR)
     bad = Compressed(TWO_FOUR, (1, 8), packed.values, np.array([[0b0001_0100]], dtype="u2"), packed.columns)
     for call in (decompress, lambda c: spmm(c, np.ones((8, 1)))):
-        with pytest.raises(
-            UserError, match=r"metadata\[row 0, group 1\]: expected ascending .* found \[1, 0\]"
-        ):
+        with pytest.raises(UserError, match=r"metadata\[row 0, group 1\]: expected ascending .* found \[1, 0\]"):
             call(bad)
     out = compress([[0, 0, 1]], Pattern(1, 3))
     over = Compressed(out.pattern, out.shape, out.values, np.array([[3]], dtype="u1"), out.columns)

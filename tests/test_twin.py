@@ -115,9 +115,7 @@ def compare(launch: Launch, ticks: np.ndarray, size: np.ndarray) -> None:
     assert buffers.timeline.tolist() == expected.timeline
 
 
-@settings(
-    max_examples=400, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-)
+@settings(max_examples=400, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 @given(st.randoms(use_true_random=False))
 def test_random_launches(rng):
     compare(*random_launch(rng))

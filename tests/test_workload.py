@@ -523,9 +523,7 @@ def test_csv(write):
 
 def test_trace_in_a_toml_or_jsonl_is_the_same(write):
     rows = list(csv.DictReader(io.StringIO(CSV)))
-    objects = [
-        {key: int(v) if key in ("m", "n", "k", "count") else v for key, v in row.items() if v} for row in rows
-    ]
+    objects = [{key: int(v) if key in ("m", "n", "k", "count") else v for key, v in row.items() if v} for row in rows]
     text = "\n".join(json.dumps(row) for row in [{"workload": {"source": "here"}}, *objects])
     load = load_workload(write("t.jsonl", text))
     assert load.ops == load_workload(write("t.csv", CSV)).ops

@@ -88,9 +88,7 @@ class Attributor:
         if not math.isclose(value[-1], math.log(result.nominal_speedup), abs_tol=1e-9):
             raise AssertionError(f"ideal speedup {math.exp(value[-1])}, expected {result.nominal_speedup}")
         shares = dict(zip((item.id for item in CAUSES), shapley(value).tolist(), strict=True))
-        evidence = tuple(
-            _evidence(name, dense, sparse, dense_times, sparse_times) for name, _ in ranked(shares)
-        )
+        evidence = tuple(_evidence(name, dense, sparse, dense_times, sparse_times) for name, _ in ranked(shares))
         return Attribution(
             op=op,
             gpu=result.gpu,
@@ -163,9 +161,7 @@ class Attributor:
             operands = simulator.library.operands(shape_op, as_pattern)
             full_s = reported_s
             if shape_op != padded or as_pattern != native:
-                full_s = simulator.device.launch(
-                    kernel, operands, shape_of(shape_op, out), conditions
-                ).seconds
+                full_s = simulator.device.launch(kernel, operands, shape_of(shape_op, out), conditions).seconds
             return self._times(shape_op, operands, out, protocol, kernel, full_s)
 
         def choose(mask: int) -> tuple[LaunchTimes, np.ndarray]:
@@ -275,9 +271,7 @@ def _evidence(
         sparse_us=(float(sparse_times[0]) * 1e6, float(sparse_times[alone]) * 1e6),
         speedup=(float(dense_times[0] / sparse_times[0]), float(dense_times[alone] / sparse_times[alone])),
         speedup_others_ideal=float(dense_times[others] / sparse_times[others]),
-        dense_counters=pairs(
-            _counters(dense, 0, dense_times[0]), _counters(dense, alone, dense_times[alone])
-        ),
+        dense_counters=pairs(_counters(dense, 0, dense_times[0]), _counters(dense, alone, dense_times[alone])),
         sparse_counters=pairs(
             _counters(sparse(0), 0, sparse_times[0]), _counters(sparse(alone), alone, sparse_times[alone])
         ),

@@ -102,9 +102,9 @@ class LaunchTimes:
         """Time that the protocol reports [s] with the machine causes of `mask` idealised."""
         launches = self.result(mask).launches
         free = bool(mask & bit("launch"))
-        return interval_s(
-            self.device.gpu, self.protocol.timing, self.busy_s(mask), launches, self.kernel.sparse, free
-        )[0]
+        return interval_s(self.device.gpu, self.protocol.timing, self.busy_s(mask), launches, self.kernel.sparse, free)[
+            0
+        ]
 
     def table(self) -> np.ndarray:
         """`seconds` of all sets of all causes, float[2**causes]."""

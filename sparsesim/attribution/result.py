@@ -204,10 +204,7 @@ def ranked(shares: Mapping[str, float]) -> list[tuple[str, float]]:
 
 def class_shares(shares: Mapping[str, float]) -> dict[str, float]:
     """Shares summed by first-principles class."""
-    return {
-        kind: math.fsum(share for name, share in shares.items() if cause(name).kind == kind)
-        for kind in CLASSES
-    }
+    return {kind: math.fsum(share for name, share in shares.items() if cause(name).kind == kind) for kind in CLASSES}
 
 
 def share_notes(shares: Mapping[str, float], gap: float) -> list[str]:

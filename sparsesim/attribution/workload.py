@@ -251,12 +251,9 @@ def _layer(name: str, items: tuple[Attribution, ...]) -> LayerLoss:
         paths=tuple(sorted({item.path for item in items})),
         time_us=math.fsum(c * item.time_us for c, item in zip(count, items, strict=True)),
         dense_time_us=math.fsum(c * item.dense_time_us for c, item in zip(count, items, strict=True)),
-        ideal_us=math.fsum(
-            c * item.dense_time_us / item.nominal_speedup for c, item in zip(count, items, strict=True)
-        ),
+        ideal_us=math.fsum(c * item.dense_time_us / item.nominal_speedup for c, item in zip(count, items, strict=True)),
         lost_by_cause_us={
-            item.id: math.fsum(c * own[item.id] for c, own in zip(count, lost, strict=True))
-            for item in CAUSES
+            item.id: math.fsum(c * own[item.id] for c, own in zip(count, lost, strict=True)) for item in CAUSES
         },
     )
 

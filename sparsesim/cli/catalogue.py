@@ -47,8 +47,7 @@ def gpus(json: opt.Json = None) -> None:
             f"{item['l2_bytes'] / 1e6:.1f}",
             f"{item['memory_bytes'] / 1e9:.0f}",
             f"{item['dram_bytes_per_s'] / 1e9:.0f}",
-            "; ".join(f"{names} of {' '.join(dtypes)}" for names, dtypes in patterns.items() if names)
-            or "none",
+            "; ".join(f"{names} of {' '.join(dtypes)}" for names, dtypes in patterns.items() if names) or "none",
         )
     show_table("Packaged GPUs", grid)
 

@@ -97,9 +97,7 @@ def show(audits: dict[str, list[AuditRow]], found: dict[str, list[str]]) -> None
     grid = table("gpu", *numbers, right=numbers)
     for name, rows in audits.items():
         counts = Counter(row.status for row in rows)
-        add_row(
-            grid, name, str(len(rows)), *(str(counts[status]) for status in STATUSES), str(len(found[name]))
-        )
+        add_row(grid, name, str(len(rows)), *(str(counts[status]) for status in STATUSES), str(len(found[name])))
     shared: dict[tuple[str, ...], list[str]] = {}
     for name, rows in audits.items():
         for row in rows:

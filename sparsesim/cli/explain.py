@@ -37,9 +37,7 @@ Source = Annotated[
     str | None,
     typer.Argument(metavar="[WORKLOAD]", help="Packaged workload or a file; instead of -m, -n and -k."),
 ]
-Rules = Annotated[
-    bool, typer.Option("--rules", help="Print the rules of the stack in order, and nothing else.")
-]
+Rules = Annotated[bool, typer.Option("--rules", help="Print the rules of the stack in order, and nothing else.")]
 Top = Annotated[int, opt.integer("--top", "Layers of a workload to show, worst first.")]
 OpDtype = Annotated[
     str | None,
@@ -109,9 +107,7 @@ def explain(
     assert m is not None
     assert n is not None
     assert k is not None
-    result = explain_gemm(
-        gpu, m, n, k, dtype or "f16", pattern or "2:4", batch, stack, timing, l2, clock, acc
-    )
+    result = explain_gemm(gpu, m, n, k, dtype or "f16", pattern or "2:4", batch, stack, timing, l2, clock, acc)
     if target.write({**result.to_dict(), "command": command(result, gpu)}):
         show_gemm(result, gpu)
 
@@ -134,9 +130,7 @@ def _check(
         lines.append(f"{', '.join(missing)}: expected all three sizes of a GEMM, found only some")
     for name, value in misplaced.items():
         if value is not None and workload is not None:
-            lines.append(
-                f"{name}: expected a GEMM's option without a workload, found one beside {workload!r}"
-            )
+            lines.append(f"{name}: expected a GEMM's option without a workload, found one beside {workload!r}")
         elif value is not None:
             lines.append(f"{name}: expected a workload to take a part of, found none")
     if top < 1:
@@ -265,6 +259,4 @@ def _rules(name: str | None, target: JsonTarget) -> None:
     grid = table("", "reason", "the sparse path needs", "source")
     for number, rule in enumerate(stack.rules, 1):
         add_row(grid, str(number), rule.code, rule.text, rule.source)
-    show_table(
-        f"{stack.title}: rules in order; the first that is not met sends the op to {stack.dense_stack}", grid
-    )
+    show_table(f"{stack.title}: rules in order; the first that is not met sends the op to {stack.dense_stack}", grid)

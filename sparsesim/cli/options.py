@@ -61,9 +61,7 @@ def integer(flag: str, text: str) -> Any:
     return typer.Option(flag, metavar="INT", help=text, parser=whole)
 
 
-_GPU = typer.Option(
-    "--gpu", metavar="GPU", help="Packaged GPU (see `sparsesim gpus`) or path to a .toml file."
-)
+_GPU = typer.Option("--gpu", metavar="GPU", help="Packaged GPU (see `sparsesim gpus`) or path to a .toml file.")
 _M = integer("-m", "Rows of A, the weight: out features.")
 _N = integer("-n", "Columns of B: tokens.")
 _K = integer("-k", "In features, full uncompressed length.")
@@ -103,9 +101,7 @@ Timing = Annotated[
 ]
 L2 = Annotated[
     str,
-    typer.Option(
-        "--l2", metavar="WORD", help="L2 before each launch: warm (same buffers), rotating or cold."
-    ),
+    typer.Option("--l2", metavar="WORD", help="L2 before each launch: warm (same buffers), rotating or cold."),
 ]
 Clock = Annotated[
     str, typer.Option("--clock", metavar="CLOCK", help="free (boost and power limit decide) or locked:<MHz>.")

@@ -105,9 +105,7 @@ def _phases(rows: Sequence[OpRow]) -> dict[str, list[OpRow]]:
 
 
 def _totals(result: WorkloadResult) -> None:
-    grid = table(
-        "path", "reason", "ops", "launches", "FLOPs", "time", right=("ops", "launches", "FLOPs", "time")
-    )
+    grid = table("path", "reason", "ops", "launches", "FLOPs", "time", right=("ops", "launches", "FLOPs", "time"))
     for share in result.paths:
         add_row(
             grid,

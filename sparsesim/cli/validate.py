@@ -21,9 +21,7 @@ NAMED = 3
 Files = Annotated[list[str], typer.Argument(metavar="FILES...", help="CSV files of measured timings.")]
 MinUs = Annotated[
     float,
-    typer.Option(
-        "--min-us", metavar="US", help="Rows measured below this time enter no group.", parser=opt.number
-    ),
+    typer.Option("--min-us", metavar="US", help="Rows measured below this time enter no group.", parser=opt.number),
 ]
 
 
@@ -46,9 +44,7 @@ def validate(files: Files, min_us: MinUs = 10.0, json: opt.Json = None) -> None:
 def show(result: Validation, min_us: float) -> None:
     """Print the groups, and what was skipped."""
     numbers = ("rows", "male", "p90", "bias", "rank corr.", "sign acc.")
-    title = (
-        f"Predicted against measured, rows of at least {min_us:g} µs; male = mean |ln(predicted / measured)|"
-    )
+    title = f"Predicted against measured, rows of at least {min_us:g} µs; male = mean |ln(predicted / measured)|"
     grid = table("gpu", "dtype", "kind", *numbers, right=numbers)
     for group in result.groups:
         sign = group.get("sign_accuracy")

@@ -134,9 +134,7 @@ def build(
         barrier=0 if full else _ticks(barrier),
         cta_start=0 if full else _ticks(gpu.launch.cta_start),
         cta_interval=0 if full else _ticks(1 / gpu.launch.cta_rate),
-        epilogue=0
-        if full
-        else _ticks(gpu.pipeline.epilogue + (0.0 if free_port else _staging(gpu, kernel, shape))),
+        epilogue=0 if full else _ticks(gpu.pipeline.epilogue + (0.0 if free_port else _staging(gpu, kernel, shape))),
         latency_l2=_ticks(latency_l2),
         latency_dram=_ticks(latency_dram),
         l2_capacity=int(gpu.l2.usable_bytes),
@@ -206,9 +204,7 @@ def _tables(
     dram_per_clk = _dram_per_clk(gpu, clock_hz)
     far = (gpu.l2.partitions - 1) / gpu.l2.partitions
 
-    def fill_in(
-        operand: int, edge: int, requested: float, block: float, meta: float, arriving: float
-    ) -> None:
+    def fill_in(operand: int, edge: int, requested: float, block: float, meta: float, arriving: float) -> None:
         size[operand, edge] = [round(requested), round(block), round(meta), round(arriving)]
         ticks[operand, edge] = [
             0 if free_l2 else _ticks(arriving / gpu.l2.sm_bytes_per_clk),

@@ -52,9 +52,7 @@ def board_power(
 ) -> float:
     """Mean board power [W] of launches of `cycles` SM cycles at `clock_hz`, `gap_s` apart, no closer than `floor_s`."""
     volt = 1.0 - gpu.power.voltage_slope * (1.0 - clock_hz / gpu.clock.boost)
-    return gpu.power.idle + (energy.core * volt * volt + energy.dram) / max(
-        cycles / clock_hz + gap_s, floor_s
-    )
+    return gpu.power.idle + (energy.core * volt * volt + energy.dram) / max(cycles / clock_hz + gap_s, floor_s)
 
 
 def sustained_clock(gpu: GpuSpec, energy: Energy, cycles: float, gap_s: float, floor_s: float = 0.0) -> float:

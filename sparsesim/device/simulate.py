@@ -120,7 +120,8 @@ class Device:
     ) -> LaunchResult:
         """Run one launch.
 
-        `clock_guess` is where the search for the sustained clock begins (default: `clock.max`). `ideal` names mechanisms to idealise (`build.DEVICE_IDEALS`, and "power": the clock is never lowered).
+        `clock_guess` is where the search for the sustained clock begins (default: `clock.max`). `ideal` names
+        mechanisms to idealise (`build.DEVICE_IDEALS`, and "power": the clock is never lowered).
         """
         gpu = self.gpu
         activity = gpu.power.zeros_activity if conditions.activity is None else conditions.activity
@@ -218,9 +219,7 @@ class Device:
         return _Raw(cycles, owners, full.stats + (full.stats - half.stats) * beyond, extrapolated=True)
 
 
-def _with_reduction(
-    raw: _Raw, gpu: GpuSpec, plan: LaunchPlan, clock_hz: float, ideal: frozenset[str]
-) -> _Raw:
+def _with_reduction(raw: _Raw, gpu: GpuSpec, plan: LaunchPlan, clock_hz: float, ideal: frozenset[str]) -> _Raw:
     """Add the kernel that reduces split-K partials; its SM-cycles belong to the epilogue."""
     extra = reduction_cycles(gpu, plan, clock_hz, ideal)
     if extra == 0.0:

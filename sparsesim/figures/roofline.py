@@ -51,15 +51,11 @@ def draw_roofline(gpu: GpuSpec, results: Sequence[GemmResult], title: str | None
     kinds = {(result.op.dtype, result.op.accumulator, result.nominal_speedup) for result in results}
     if len(kinds) > 1:
         raise ValueError("results: expected one dtype, accumulator and pattern")
-    if any(
-        _dram_bytes(launch) <= 0.0 for result in results for launch in (result.dense_launch, result.launch)
-    ):
+    if any(_dram_bytes(launch) <= 0.0 for result in results for launch in (result.dense_launch, result.launch)):
         raise ValueError("results: expected DRAM traffic in each; run them with rotating or cold L2")
     clocks = [launch.clock_hz for result in results for launch in (result.dense_launch, result.launch)]
     sustained = min(clocks)
-    per_clk = (
-        FLOP_PER_MAC * gpu.tensor.macs_per_clk[rate_key(first.op.dtype, first.op.accumulator)] * gpu.sm.count
-    )
+    per_clk = FLOP_PER_MAC * gpu.tensor.macs_per_clk[rate_key(first.op.dtype, first.op.accumulator)] * gpu.sm.count
     dense_peak = per_clk * gpu.clock.boost / TERA
     sparse_peak = dense_peak * first.nominal_speedup
     held = sustained / gpu.clock.boost
@@ -102,9 +98,7 @@ def draw_roofline(gpu: GpuSpec, results: Sequence[GemmResult], title: str | None
                 [at], [y], linestyle="none", marker=marker, markersize=8, color=colour, markeredgecolor=INK,
                 markeredgewidth=0.7,
             )  # fmt: skip
-            ax.plot(
-                [at_l2], [y], linestyle="none", marker="|", markersize=10, color=colour, markeredgewidth=2.0
-            )
+            ax.plot([at_l2], [y], linestyle="none", marker="|", markersize=10, color=colour, markeredgewidth=2.0)
         name = _name(result) + (", fallback" if result.path == "dense" else "")
         ax.annotate(name, dense[:2], (3, -8), textcoords="offset points", ha="left", va="top", fontsize=9.5)
     ax.set_xscale("log")
@@ -169,8 +163,6 @@ def _name(result: GemmResult) -> str:
 def _claim(results: Sequence[GemmResult], ceiling: float) -> str:
     """Throughput of the fastest op on both paths, beside the sparse ceiling at the sustained clock."""
     best = max(results, key=lambda result: result.op.macs / result.time_us)
-    dense, sparse = (
-        FLOP_PER_MAC * best.op.macs / (us * 1e-6) / TERA for us in (best.dense_time_us, best.time_us)
-    )
+    dense, sparse = (FLOP_PER_MAC * best.op.macs / (us * 1e-6) / TERA for us in (best.dense_time_us, best.time_us))
     head = f"{_name(best)}: {dense:.0f} TFLOP/s dense, {sparse:.0f} sparse"
     return f"{head}, sustained ceiling {ceiling:.0f}"

@@ -73,8 +73,7 @@ def draw_speedup(
     first = curves[0].results[0]
     figure, axes = new_figure(
         title or _claim(curves),
-        context
-        or f"{first.op.dtype}, {first.op.pattern}, {first.stack} over dense, {conditions(first.protocol)}",
+        context or f"{first.op.dtype}, {first.op.pattern}, {first.stack} over dense, {conditions(first.protocol)}",
         1.9 + 2.2 * rows,
         rows,
         columns,

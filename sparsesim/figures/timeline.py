@@ -57,14 +57,11 @@ def draw_timeline(
         if launch.timeline is None:
             raise ValueError(f"{name}: expected a launch with its timeline, found none")
         if launch.extrapolated:
-            raise ValueError(
-                f"{name}: expected a launch that was simulated in full, found an extrapolated one"
-            )
+            raise ValueError(f"{name}: expected a launch that was simulated in full, found an extrapolated one")
     shown = list(sms) if sms is not None else _spread(dense.sms)
     end_us = max(dense.seconds, sparse.seconds) * 1e6
     figure, axes = new_figure(
-        title
-        or f"Dense keeps the SMs for {dense.seconds * 1e6:.1f} µs, sparse for {sparse.seconds * 1e6:.1f} µs",
+        title or f"Dense keeps the SMs for {dense.seconds * 1e6:.1f} µs, sparse for {sparse.seconds * 1e6:.1f} µs",
         context or f"{dense.kernel.name} and {sparse.kernel.name}",
         2.2 + 2 * 0.23 * len(shown),
         2,
@@ -74,15 +71,11 @@ def draw_timeline(
     for ax, name, launch in zip(axes, ("dense", "sparse"), (dense, sparse), strict=True):
         _panel(ax, launch, shown)
         ax.set_title(
-            f"{name}: {launch.kernel.name}, {launch.ctas} CTAs on {launch.sms} SMs, "
-            f"up to {launch.slots} per SM"
+            f"{name}: {launch.kernel.name}, {launch.ctas} CTAs on {launch.sms} SMs, up to {launch.slots} per SM"
         )
         ax.set_xlim(0.0, end_us * 1.02)
     axes[-1].set_xlabel("time since the launch's first CTA, µs")
-    handles = [
-        Patch(facecolor=OWNER_COLOURS[phase], edgecolor="white", label=PHASE_LABELS[phase])
-        for phase in PHASES
-    ]
+    handles = [Patch(facecolor=OWNER_COLOURS[phase], edgecolor="white", label=PHASE_LABELS[phase]) for phase in PHASES]
     handles.append(Patch(facecolor=IDLE, label="no CTA"))
     figure.legend(handles=handles, loc="outside lower center", ncols=4)
     return figure

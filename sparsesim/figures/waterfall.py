@@ -48,8 +48,7 @@ def draw_waterfall(attribution: Attribution, title: str | None = None) -> Figure
     nominal, speedup = attribution.nominal_speedup, attribution.speedup
     figure, (ax,) = new_figure(
         title or _claim(attribution),
-        f"{attribution.gpu}, {describe(attribution.op)}, {attribution.stack}, "
-        + conditions(attribution.protocol),
+        f"{attribution.gpu}, {describe(attribution.op)}, {attribution.stack}, " + conditions(attribution.protocol),
         5.2,
     )
     labels = ["promised"]
@@ -101,9 +100,7 @@ def draw_waterfall(attribution: Attribution, title: str | None = None) -> Figure
         rotation_mode="anchor" if crowded else "default", fontsize=9.5 if len(labels) > 8 else None,
     )  # fmt: skip
     ax.tick_params(axis="x", length=0)
-    unaffected = [
-        CAUSE_LABELS.get(cause, cause) for cause, share in attribution.shares.items() if share == 0.0
-    ]
+    unaffected = [CAUSE_LABELS.get(cause, cause) for cause, share in attribution.shares.items() if share == 0.0]
     ax.set_xlabel(
         "cause of loss, coloured by class; lengths are shares of ln(promised / delivered)"
         + (f"\nno share: {names(unaffected)}" if unaffected else "")
@@ -115,9 +112,7 @@ def draw_waterfall(attribution: Attribution, title: str | None = None) -> Figure
         if CLASS_COLOURS[kind] in used
     ]
     if any(share < 0.0 for _, share in ranked):
-        handles.append(
-            Patch(facecolor="white", edgecolor=INK, linewidth=0.7, hatch="//", label="▲ dense loses more")
-        )
+        handles.append(Patch(facecolor="white", edgecolor=INK, linewidth=0.7, hatch="//", label="▲ dense loses more"))
     if handles:
         figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 5))
     return figure

@@ -126,7 +126,5 @@ def findings(gpu: GpuSpec) -> list[str]:
         if row.status == "assumed" and not row.note:
             lines.append(f"{where}: expected a note that says how an assumed value was chosen, found none")
         if not row.citation:
-            lines.append(
-                f"{where}.source: expected a code of sources.toml or a citation, found {row.source!r}"
-            )
+            lines.append(f"{where}.source: expected a code of sources.toml or a citation, found {row.source!r}")
     return lines

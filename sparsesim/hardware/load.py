@@ -62,8 +62,7 @@ def _find(name: str, beside: Path | None, where: str) -> Path:
     if looks_like_path and beside is None:
         raise UserError(f"{name}: expected a hardware file (TOML), found no such file")
     raise UserError(
-        f"{where}: expected a packaged GPU or a path to a .toml file, found {name!r}"
-        + nearest(name, gpu_names())
+        f"{where}: expected a packaged GPU or a path to a .toml file, found {name!r}" + nearest(name, gpu_names())
     )
 
 
@@ -122,18 +121,14 @@ def _leaf(raw: Any, path: str, unit: str, problems: ProblemList, file: Path) -> 
     ok = True
     for key in raw:
         if key not in LEAF_KEYS:
-            problems.add(
-                f"{path}.{key}", f"one of {', '.join(sorted(LEAF_KEYS))}{nearest(key, LEAF_KEYS)}", raw[key]
-            )
+            problems.add(f"{path}.{key}", f"one of {', '.join(sorted(LEAF_KEYS))}{nearest(key, LEAF_KEYS)}", raw[key])
             ok = False
     for key in ("unit", "source", "status"):
         if not isinstance(raw.get(key), str) or not raw[key].strip():
             problems.add(f"{path}.{key}", "a non-empty string", raw.get(key, "nothing"))
             ok = False
     if ok and raw["status"] not in STATUSES:
-        problems.add(
-            f"{path}.status", f"one of {', '.join(STATUSES)}{nearest(raw['status'], STATUSES)}", raw["status"]
-        )
+        problems.add(f"{path}.status", f"one of {', '.join(STATUSES)}{nearest(raw['status'], STATUSES)}", raw["status"])
         ok = False
     if ok and raw["unit"] not in units_of(unit):
         problems.add(f"{path}.unit", f"one of {', '.join(units_of(unit))}", raw["unit"])
@@ -153,9 +148,7 @@ def _leaf(raw: Any, path: str, unit: str, problems: ProblemList, file: Path) -> 
         value = tuple(value)
     elif _is_number(value):
         scaled = to_canonical(value, raw["unit"], unit)
-        value = (
-            int(scaled) if isinstance(value, int) and float(scaled).is_integer() and unit == "-" else scaled
-        )
+        value = int(scaled) if isinstance(value, int) and float(scaled).is_integer() and unit == "-" else scaled
         if rng is not None:
             if not rng[0] <= raw["value"] <= rng[1]:
                 problems.add(f"{path}.value", f"a value within its range {rng}", raw["value"])
@@ -241,9 +234,7 @@ def _merge_section(
         values[field] = table
 
 
-def _plain(
-    err: ValidationError, where: str, provenance: dict[str, Provenance], reported: list[str]
-) -> list[str]:
+def _plain(err: ValidationError, where: str, provenance: dict[str, Provenance], reported: list[str]) -> list[str]:
     """Pydantic's findings as one line each, less those on a parameter that a line of `reported` names."""
     lines = []
     for item in err.errors():
@@ -257,9 +248,7 @@ def _plain(
         else:
             place = provenance[path].file if path in provenance else where
             expected = item["msg"].removeprefix("Input should be ")
-            lines.append(
-                f"{place}: {path}: expected {expected}, found {_as_written(item['input'], path, provenance)}"
-            )
+            lines.append(f"{place}: {path}: expected {expected}, found {_as_written(item['input'], path, provenance)}")
     return lines
 
 

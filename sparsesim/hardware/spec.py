@@ -101,9 +101,7 @@ class PowerSpec(Section):
     """Board power: what a sustained load costs, and the limit that sets the clock."""
 
     limit: Positive = quantity("W", "board power limit")
-    idle: NonNegative = quantity(
-        "W", "clock-independent power of the board under load: leakage, fans, HBM idle"
-    )
+    idle: NonNegative = quantity("W", "clock-independent power of the board under load: leakage, fans, HBM idle")
     sm_active: NonNegative = quantity("J", "energy per SM-cycle that an SM is occupied, at boost voltage")
     mac: dict[str, NonNegative] = quantity("J", "energy per executed MAC, by operand dtype, at boost voltage")
     sparse_mac_ratio: Annotated[float, Field(ge=1, le=4)] = quantity(
@@ -120,30 +118,22 @@ class TensorSpec(Section):
     """Tensor-core datapath."""
 
     generation: Literal["mma", "wgmma", "tcgen05"] = quantity("-", "instruction family that reaches peak")
-    macs_per_clk: dict[str, Positive] = quantity(
-        "MAC/clk", "dense MAC per clk per SM, by dtype and accumulator"
-    )
+    macs_per_clk: dict[str, Positive] = quantity("MAC/clk", "dense MAC per clk per SM, by dtype and accumulator")
     legacy_macs_per_clk: dict[str, Positive] = quantity(
         "MAC/clk", "the same through mma.sync, where the generation is not mma", default_factory=dict
     )
-    native_patterns: dict[str, tuple[str, ...]] = quantity(
-        "-", "patterns the datapath runs, by operand dtype"
-    )
+    native_patterns: dict[str, tuple[str, ...]] = quantity("-", "patterns the datapath runs, by operand dtype")
     dense_issue_ratio: Ratio = quantity("-", "dense issue interval, measured over ideal")
     sparse_issue_ratio: Ratio = quantity("-", "sparse issue interval, measured over ideal")
     sparse_min_interval: NonNegative = quantity("clk", "floor of the sparse issue interval per sub-core")
-    legacy_sparse_gain: NonNegative = quantity(
-        "-", "mma.sp over mma.sync rate where mma is legacy", default=2.0
-    )
+    legacy_sparse_gain: NonNegative = quantity("-", "mma.sp over mma.sync rate where mma is legacy", default=2.0)
     latency: NonNegative = quantity("clk", "latency of one large-K instruction")
 
 
 class MetadataSpec(Section):
     """Metadata decoder of the sparse datapath."""
 
-    groups_per_clk: NonNegative = quantity(
-        "group/clk", "N:M groups decoded per clk per sub-core; 0 = never limits"
-    )
+    groups_per_clk: NonNegative = quantity("group/clk", "N:M groups decoded per clk per sub-core; 0 = never limits")
     bits_factor: Positive = quantity(
         "-", "stored metadata bits over the pattern's own (padding, doubling)", default=1.0
     )
@@ -169,9 +159,7 @@ class L2Spec(Section):
     bytes_per_clk: Positive = quantity("B/clk", "read bandwidth of all slices together")
     fabric_bytes_per_clk: Positive = quantity("B/clk", "bandwidth between partitions")
     sm_bytes_per_clk: Positive = quantity("B/clk", "what one SM can take in")
-    far_copies: Share = quantity(
-        "-", "share of the lines read from the other partition that are kept in both"
-    )
+    far_copies: Share = quantity("-", "share of the lines read from the other partition that are kept in both")
     latency_near: NonNegative = quantity("clk", "hit latency, own partition")
     latency_far: NonNegative = quantity("clk", "hit latency, other partition")
 
@@ -207,9 +195,7 @@ class LaunchSpec(Section):
     sparse_ramp: NonNegative = quantity("s", "further start-up of a sparse kernel: metadata set-up")
     drain: NonNegative = quantity("s", "last CTA's end to kernel completion")
     cta_rate: Positive = quantity("CTA/clk", "CTAs the global scheduler starts per clk")
-    cta_start: NonNegative = quantity(
-        "clk", "CTA start to its first load: index arithmetic, barriers, descriptors"
-    )
+    cta_start: NonNegative = quantity("clk", "CTA start to its first load: index arithmetic, barriers, descriptors")
 
 
 class ClusterSpec(Section):

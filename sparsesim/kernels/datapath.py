@@ -134,9 +134,7 @@ def mma_interval(gpu: GpuSpec, dtype: str, acc_dtype: str, k: int, ops: Operands
     return max(16 * 8 * k / (rate * gain) * tensor.sparse_issue_ratio, tensor.sparse_min_interval)
 
 
-def wgmma_cycles(
-    gpu: GpuSpec, n: int, dtype: str = "f16", sparse: bool = False, a_in_smem: bool = True
-) -> float:
+def wgmma_cycles(gpu: GpuSpec, n: int, dtype: str = "f16", sparse: bool = False, a_in_smem: bool = True) -> float:
     """Cycles of one m64nNkK wgmma (K = 32 bytes of A): max(tensor, shared-memory bytes / port width).
 
     Reads 2048 + 32*N bytes dense SS, 2048 + 64*N sparse SS, 2048 less with A in registers (the port law;
@@ -160,9 +158,7 @@ def kstep(gpu: GpuSpec, kernel: Kernel, ops: Operands) -> KStep:
     if kernel.family == "sm80":
         instr_k = MMA_K[family_dtype(ops.dtype)] * (2 if sparse else 1)
         warps = kernel.warps_m * kernel.warps_n
-        per_warp = (
-            math.ceil(rows / kernel.warps_m / 16) * math.ceil(cols / kernel.warps_n / 8) * (depth / instr_k)
-        )
+        per_warp = math.ceil(rows / kernel.warps_m / 16) * math.ceil(cols / kernel.warps_n / 8) * (depth / instr_k)
         per_subcore = per_warp * warps / min(sub, warps)
         tensor = per_subcore * mma_interval(gpu, ops.dtype, ops.acc_dtype, instr_k, ops)
         read = a * kernel.warps_n + b * kernel.warps_m

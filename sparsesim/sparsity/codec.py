@@ -293,6 +293,4 @@ def _require_ascending(local: Index, limit: int, name: str) -> None:
     if not legal.all():
         row, group = np.unravel_index(int(np.argmin(legal)), legal.shape)
         expected = f"ascending indices below {limit}"
-        raise fail(
-            "compressed", f"{name}[row {int(row)}, group {int(group)}]", expected, local[row, group].tolist()
-        )
+        raise fail("compressed", f"{name}[row {int(row)}, group {int(group)}]", expected, local[row, group].tolist())

@@ -184,6 +184,4 @@ def _broken(nonzero: Mask, pattern: Pattern) -> Mask:
         return in_row
     blocks = whole.reshape(-1, height, whole.shape[1] // pattern.m, pattern.m)
     columns = np.count_nonzero(blocks.any(axis=1), axis=-1)
-    return (columns > pattern.kept_columns_per_block) | in_row.reshape(-1, height, blocks.shape[2]).any(
-        axis=1
-    )
+    return (columns > pattern.kept_columns_per_block) | in_row.reshape(-1, height, blocks.shape[2]).any(axis=1)

@@ -39,9 +39,7 @@ def _pattern(op: Gemm, pattern: Pattern, gpu: GpuSpec) -> str | None:
     if native_pattern(op, pattern, gpu) is not None:
         return None
     key = "f16" if op.dtype == "bf16" else op.dtype
-    return (
-        f"{pattern} cannot run as {' or '.join(gpu.tensor.native_patterns[key])} of {op.dtype} on {gpu.name}"
-    )
+    return f"{pattern} cannot run as {' or '.join(gpu.tensor.native_patterns[key])} of {op.dtype} on {gpu.name}"
 
 
 def _minimum(op: Gemm, pattern: Pattern, gpu: GpuSpec) -> str | None:
@@ -52,11 +50,7 @@ def _minimum(op: Gemm, pattern: Pattern, gpu: GpuSpec) -> str | None:
 
 def _alignment(op: Gemm, pattern: Pattern, gpu: GpuSpec) -> str | None:
     side, free = SPARSE_MULTIPLE[op.dtype], DENSE_MULTIPLE[op.dtype]
-    odd = [
-        f"{name} = {size} is no multiple of {least}"
-        for name, size, least in _sides(op, side, free)
-        if size % least
-    ]
+    odd = [f"{name} = {size} is no multiple of {least}" for name, size, least in _sides(op, side, free) if size % least]
     if not odd and op.k % pattern.group:
         odd = [f"k = {op.k} is no multiple of the pattern's {pattern.group}"]
     return ", ".join(odd) or None
@@ -83,9 +77,7 @@ CUSPARSELT = Stack(
             "cuSPARSELt headers",
             _operand,
         ),
-        Rule(
-            "pattern-unsupported", "the pattern fits one of the datapath's", "cuSPARSELt data types", _pattern
-        ),
+        Rule("pattern-unsupported", "the pattern fits one of the datapath's", "cuSPARSELt data types", _pattern),
         Rule("minimum-size", "every side is at least one multiple", "PyTorch constraint tables", _minimum),
         Rule(
             "shape-alignment",

@@ -69,9 +69,7 @@ class Stack:
                 return Decision("dense", rule.code, f"{rule.text}: {found}")
         native = native_pattern(op, pattern, gpu)
         if native is None:
-            raise AssertionError(
-                f"{self.name}: the rules let {pattern} pass, but {gpu.name} has no native form"
-            )
+            raise AssertionError(f"{self.name}: the rules let {pattern} pass, but {gpu.name} has no native form")
         how = "natively" if native == pattern else f"as {native}"
         return Decision("sparse", "eligible", f"all rules met; runs {how}", native)
 

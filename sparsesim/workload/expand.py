@@ -114,9 +114,7 @@ def select_phases(
         phases = {phase: phases[phase]}
     if tokens is None:
         return phases
-    listing: dict[str, tuple[int, ...]] = {
-        name: (tokens,) for name, counts in phases.items() if tokens in counts
-    }
+    listing: dict[str, tuple[int, ...]] = {name: (tokens,) for name, counts in phases.items() if tokens in counts}
     if listing:
         return listing
     if len(phases) == 1:

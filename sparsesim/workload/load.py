@@ -64,9 +64,7 @@ def load_workload(
         raise UserError(Problem.line(str(path), "", expected, path.suffix) + nearest(suffix, _SUFFIXES))
     workload = load_trace(path)
     ops = select_gemms(str(path), workload.ops, selection)
-    return Workload(
-        workload.name, workload.description, workload.source, tuple(overrides.apply(op) for op in ops)
-    )
+    return Workload(workload.name, workload.description, workload.source, tuple(overrides.apply(op) for op in ops))
 
 
 def _packaged() -> dict[str, Path]:

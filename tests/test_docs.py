@@ -1,0 +1,78 @@
+"""The README is true: its commands are run, and what it shows is what they print.
+
+`UPDATE_README=1 pytest tests/test_docs.py` writes today's output into the README.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+#: a console block: a command line behind "$ ", then what it prints
+BLOCK = re.compile(r"```console\n\$ (?P<command>[^\n]+)\n(?P<output>.*?)```", re.DOTALL)
+WIDTH = "118"
+
+
+def blocks() -> list[re.Match[str]]:
+    return list(BLOCK.finditer(README.read_text(encoding="utf-8")))
+
+
+def run(command: str) -> str:
+    """Standard output of a README command, as a terminal of fixed width shows it."""
+    name, *arguments = command.split()
+    assert name == "sparsesim", command
+    env = {**os.environ, "COLUMNS": WIDTH, "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run(
+        [sys.executable, "-m", "sparsesim", *arguments],
+        capture_output=True,
+        cwd=ROOT,
+        env=env,
+        encoding="utf-8",
+    )
+    assert done.returncode == 0, done.stderr
+    return "".join(line.rstrip() + "\n" for line in done.stdout.splitlines())
+
+
+@pytest.mark.parametrize("command", [block["command"] for block in blocks()])
+def test_readme_shows_what_the_command_prints(command):
+    printed = run(command)
+    if os.environ.get("UPDATE_README"):
+        text = README.read_text(encoding="utf-8")
+        for block in blocks():
+            if block["command"] == command:
+                text = text.replace(block[0], f"```console\n$ {command}\n{printed}```")
+        README.write_text(text, encoding="utf-8")
+    (shown,) = [block["output"] for block in blocks() if block["command"] == command]
+    assert shown == printed
+
+
+def test_readme_names_the_two_commands():
+    text = README.read_text(encoding="utf-8")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in ("demo", "test", "bench", "figures"):
+        assert f"make {target}" in text
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE)
+
+
+def test_readme_figures_exist():
+    for path in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", README.read_text(encoding="utf-8")):
+        assert (ROOT / path).is_file(), path
+
+
+def test_readme_lists_the_core_dependencies():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    text = README.read_text(encoding="utf-8")
+    for requirement in project["dependencies"]:
+        assert re.split(r"[><=]", requirement)[0] in text
+
+
+def test_ci_runs_make_test():
+    assert "make test" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")

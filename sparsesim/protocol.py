@@ -65,7 +65,8 @@ def launch_gaps(gpu: GpuSpec, timing: str, launches: int = 1, sparse: bool = Fal
     """(idle time that a call adds to its kernels' busy time, shortest interval between calls) [s].
 
     A call of `launches` dependent kernels pays ramp and drain for each; a sparse one has a longer ramp. graph and
-    stream add the gap between dependent kernels; stream and host calls come no faster than the host issues them; event adds its overhead.
+    stream add the gap between dependent kernels; stream and host calls come no faster than the host issues them;
+    event adds its overhead.
     """
     launch = gpu.launch
     inner_gap = launch.graph_gap if timing == "graph" else launch.stream_gap

@@ -175,7 +175,7 @@ def page(predictions: list[Prediction], skipped: list[dict[str, str]]) -> str:
         "# Accuracy",
         "Written by `make accuracy`; do not edit. male = mean |ln(predicted / measured)|, p90 its 90th percentile,\n"
         "bias = median ln(predicted / measured). Rows of 10 µs and more unless said; each under its own protocol.\n"
-        "Some values were set by hand on part of these rows (`sparsesim check` lists them): this is no error on unseen\n"
+        "Some values were set by hand on part of these rows (`sparsesim check` lists them): not an error on unseen\n"
         "data.",
         f"{len(predictions)} rows simulated, {len(skipped)} skipped.",
         f"![Predicted over measured](figures/{SCATTER.name})",

@@ -32,6 +32,7 @@ LAYERS = (
     "measured",
     "uncertainty",
     "validate",
+    "calibrate",
     "figures",
     "api",
     "cli",

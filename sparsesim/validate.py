@@ -11,9 +11,8 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass
-from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from sparsesim.hardware import GpuSpec, load_gpu
 from sparsesim.kernels import Kernel
 from sparsesim.lowering import NoKernelError
 from sparsesim.measured import MeasuredRow
+from sparsesim.processes import worker_processes
 from sparsesim.protocol import Protocol
 from sparsesim.simulator import Simulator
 from sparsesim.uncertainty import interval_us
@@ -237,14 +237,10 @@ def _run_parts(
         for part in parts:
             yield part, _predict_part([rows[i] for i in part], gpus, progress)
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    with worker_processes([jobs]) as (pool,):
         waiting = {pool.submit(_predict_part, [rows[i] for i in part], gpus): part for part in parts}
-        try:
-            for future in as_completed(waiting):
-                yield waiting[future], future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+        for future in as_completed(waiting):
+            yield waiting[future], future.result()
 
 
 def _predict_part(

@@ -16,6 +16,7 @@ LAYERS = (
     "errors",
     "units",
     "datafiles",
+    "processes",
     "sparsity",
     "workload",
     "hardware",

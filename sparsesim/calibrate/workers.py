@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
 from typing import Any
 
 from sparsesim.device.build import Shape
@@ -22,6 +21,7 @@ from sparsesim.hardware import GpuSpec, override
 from sparsesim.kernels import Kernel, Operands
 from sparsesim.lowering import Library, NoKernelError
 from sparsesim.measured import MeasuredRow
+from sparsesim.processes import worker_processes
 from sparsesim.protocol import Protocol
 from sparsesim.simulator import Simulator
 from sparsesim.sparsity import Pattern
@@ -239,15 +239,5 @@ def open_pool(
     gpus: Mapping[str, GpuSpec], rows: Sequence[MeasuredRow], jobs: int, progress: Callable[[int], None]
 ) -> Iterator[Pool]:
     """A pool of `jobs` processes (1: this one) for `rows` of `gpus`; `progress` is told each count of rows done."""
-    executors = [
-        ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_start, initargs=(gpus, rows))
-        for _ in range(jobs if jobs > 1 else 0)
-    ]
-    try:
+    with worker_processes([1] * (jobs if jobs > 1 else 0), _start, (gpus, rows)) as executors:
         yield Pool(rows, _Worker(gpus, rows), executors, progress)
-    except BaseException:
-        for executor in executors:
-            executor.shutdown(wait=False, cancel_futures=True)
-        raise
-    for executor in executors:
-        executor.shutdown()

@@ -6,6 +6,7 @@ Exit status: 0 done; 1 the command ran and what it checked is not clean; 2 the u
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Iterable
@@ -21,6 +22,7 @@ BROKEN_PIPE = 141
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line `argv` (default: the process's) and return its exit status."""
+    _prepare_streams()
     try:
         status = _run(argv)
         sys.stdout.flush()
@@ -28,6 +30,8 @@ def main(argv: list[str] | None = None) -> int:
         status = INTERRUPTED
     except BrokenPipeError:
         return _closed_pipe()
+    except OSError as err:  # a full disk, a file that vanished
+        return _report([f"{err.filename or 'output'}: {err.strerror or err}"])
     except SystemExit as err:
         if not isinstance(err.__context__, BrokenPipeError):  # typer's and rich's way to end on one
             raise
@@ -61,6 +65,15 @@ def _run(argv: list[str] | None) -> int:
             raise
         return _report([" ".join(wording().split())])
     return status if isinstance(status, int) else 0
+
+
+def _prepare_streams() -> None:
+    """A closed stream swallows what is written to it; one of a narrow encoding shows what it can."""
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - open for as long as the process runs
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _closed_pipe() -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sparsesim.device.build import Shape
 from sparsesim.device.simulate import Conditions, Device, LaunchResult
+from sparsesim.hardware import GpuSpec
 from sparsesim.kernels import (
     Kernel,
     KStep,
@@ -50,6 +51,7 @@ def shape_of(op: Gemm, out_bytes: float) -> Shape:
 class _Candidate:
     kernel: Kernel
     step: KStep
+    known_step: KStep
     slots: int
 
 
@@ -77,11 +79,14 @@ class Library:
                 raise NoKernelError(
                     f"{operands.dtype} (accumulating in {operands.acc_dtype}) has no tensor-core path on {gpu.name}"
                 )
+            knows = rate_key(operands.dtype, operands.acc_dtype) in gpu.tuned_for.tensor.macs_per_clk
+            tuned_for = gpu.tuned_for if knows else gpu
             found = (sparse_kernels if sparse else dense_kernels)(gpu, operands)
             self._candidates[key] = tuple(
                 _Candidate(
                     kernel,
                     kstep(gpu, kernel, operands),
+                    kstep(tuned_for, kernel, operands),
                     1 if kernel.persistent else occupancy(gpu, kernel, stage_bytes(kernel, operands)).ctas,
                 )
                 for kernel in found
@@ -105,12 +110,13 @@ class Library:
         if policy == "heuristic" or len(ranked) == 1:
             return self.device.launch(ranked[0], operands, shape, conditions)
         scouted = [self._scout.launch(kernel, operands, shape, conditions) for kernel in ranked]
-        best = min(scouted, key=lambda launch: launch.seconds + self._reduction_s(launch.kernel))
+        best = min(scouted, key=lambda launch: launch.seconds + self._reduction_s(self.device.gpu, launch.kernel))
         return self.device.launch(best.kernel, operands, shape, conditions, clock_guess=best.clock_hz)
 
-    def _reduction_s(self, kernel: Kernel) -> float:
+    @staticmethod
+    def _reduction_s(gpu: GpuSpec, kernel: Kernel) -> float:
         """Launch cost [s] of the kernel that reduces split-K partials."""
-        launch = self.device.gpu.launch
+        launch = gpu.launch
         return launch.ramp + launch.drain + launch.stream_gap if kernel.split_k > 1 else 0.0
 
     def _rank(
@@ -123,7 +129,9 @@ class Library:
         accept: Callable[[Kernel], bool] | None,
     ) -> list[Kernel]:
         gpu = self.device.gpu
-        clock = conditions.locked_hz or gpu.clock.max
+        # a search runs on the board as it is; a heuristic knows the board that the library was built for
+        known = gpu if policy == "search" else gpu.tuned_for
+        clock = conditions.locked_hz or known.clock.max
         size = (shape.m, shape.n, shape.k, shape.batch)
         operand_bytes = operands.bytes_per_element * shape.batch * shape.k * (shape.m * operands.kept + shape.n)
         in_l2 = conditions.l2 == "warm" and operand_bytes + shape.m * shape.n * shape.out_bytes <= gpu.l2.usable_bytes
@@ -136,10 +144,11 @@ class Library:
             for split_k in splits(candidate.kernel, operands.dtype, shape.k):
                 kernel = candidate.kernel.with_split(split_k)
                 cycles = estimate_cycles(
-                    gpu, kernel, candidate.step, candidate.slots, size, clock, shape.out_bytes, in_l2,
+                    known, kernel, candidate.step if known is gpu else candidate.known_step, candidate.slots,
+                    size, clock, shape.out_bytes, in_l2,
                     heuristic=policy == "heuristic",
                 )  # fmt: skip
-                cycles += self._reduction_s(kernel) * clock
+                cycles += self._reduction_s(known, kernel) * clock
                 scored.append((cycles, kernel.name, kernel))
         if not scored:
             raise NoKernelError(f"no {'sparse' if sparse else 'dense'} kernel for {operands.dtype} fits on {gpu.name}")

@@ -51,6 +51,8 @@ def parse_clock(text: str) -> float | None:
     """``free`` → None, ``locked:<MHz>`` → Hz."""
     if text == "free":
         return None
+    if not isinstance(text, str):
+        raise UserError(f"clock: expected free or locked:<MHz>, found {text!r}")
     word, _, number = text.partition(":")
     try:
         mhz = float(number)

@@ -21,7 +21,8 @@ __all__ = ["GemmResult", "config_hash", "kernel_record"]
 
 def config_hash(gpu: GpuSpec) -> str:
     """Short content hash of a GPU description."""
-    return hashlib.sha256(json.dumps(gpu.model_dump(), sort_keys=True).encode()).hexdigest()[:12]
+    described = [gpu.model_dump(), gpu.tuned_for.model_dump()]
+    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def kernel_record(launch: LaunchResult) -> dict[str, Any]:
@@ -97,6 +98,7 @@ class GemmResult:
             "k": op.k,
             "batch": op.batch,
             "dtype": op.dtype,
+            "acc_dtype": op.accumulator,
             "pattern": op.pattern,
             "path": self.path,
             "reason": self.reason,

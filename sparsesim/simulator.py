@@ -7,13 +7,14 @@ from dataclasses import replace
 
 from sparsesim._version import __version__
 from sparsesim.device.simulate import Conditions, Device, LaunchResult
+from sparsesim.errors import UserError
 from sparsesim.hardware import GpuSpec
 from sparsesim.kernels import Kernel
-from sparsesim.lowering import Library, shape_of
+from sparsesim.lowering import Library, NoKernelError, shape_of
 from sparsesim.protocol import Protocol, interval_s, launch_gaps
 from sparsesim.results import GemmResult, config_hash
 from sparsesim.sparsity import Pattern
-from sparsesim.stacks import Stack, get_stack
+from sparsesim.stacks import Decision, Stack, get_stack
 from sparsesim.workload import Gemm
 
 __all__ = ["Simulator"]
@@ -57,12 +58,16 @@ class Simulator:
         """
         protocol = protocol or Protocol()
         decision = self.stack.decide(op, self.gpu)
-        dense_s, dense_launch = self.time_dense(op, protocol)
-        if decision.path == "sparse":
-            assert decision.native is not None
-            time_s, launch = self.time_sparse(op, decision.native, protocol)
-        else:
-            time_s, launch = dense_s, dense_launch
+        try:
+            dense_s, dense_launch = self.time_dense(op, protocol)
+        except NoKernelError as err:
+            raise NoKernelError(f"{op.name}: {err}") from None
+        time_s, launch = dense_s, dense_launch
+        if decision.native is not None:
+            try:
+                time_s, launch = self.time_sparse(op, decision.native, protocol)
+            except NoKernelError as err:
+                decision = Decision("dense", "kernel-unavailable", str(err))
         return GemmResult(
             gpu=self.gpu.name,
             stack=self.stack.name,
@@ -106,6 +111,12 @@ class Simulator:
         self, protocol: Protocol, launch_with: Callable[[Conditions], LaunchResult]
     ) -> tuple[float, LaunchResult]:
         """Run with the power balance of back-to-back launches: the idle time follows from the protocol."""
+        clock = self.gpu.clock
+        if protocol.locked_hz is not None and not clock.min <= protocol.locked_hz <= clock.max:
+            raise UserError(
+                f"clock: expected locked:<MHz> between {clock.min / 1e6:g} and {clock.max / 1e6:g} on {self.gpu.name}, "
+                f"found {protocol.clock}"
+            )
         gap, floor = launch_gaps(self.gpu, protocol.timing)
         conditions = Conditions(l2=protocol.l2, locked_hz=protocol.locked_hz, gap_s=gap, floor_s=floor)
         launch = launch_with(conditions)

@@ -37,7 +37,7 @@ PARTS_PER_JOB = 12
 #: (seconds, kernel name) of a row, or (None, why it cannot be simulated)
 _Outcome = tuple[float | None, str]
 #: a tile in a kernel's name: 256x128_64x3 = tile m, tile n, k per stage, stages
-TILE_NAME = re.compile(r"(\d+)x(\d+)_(\d+)x(\d+)")
+TILE_NAME = re.compile(r"(?<!\d)(\d{1,4})x(\d{1,4})_(\d{1,4})x(\d{1,2})(?!\d)")
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def op_of(row: MeasuredRow) -> Gemm:
         dtype=row.dtype,
         acc_dtype=acc,
         pattern=row.pattern,
-        sparse_operand="A",
+        sparse_operand="B" if row.sparse_operand == "B" else "A",
     )
 
 

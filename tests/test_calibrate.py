@@ -78,7 +78,7 @@ def test_known_parameters_are_found_again(fitted):
 def test_errors_fall_on_rows_that_were_not_fitted(fitted):
     held_out = fitted.group("held_out")
     assert held_out["rows"] == fitted.rows["held_out"] >= 10
-    assert held_out["before"]["male"] > 0.05
+    assert held_out["before"]["male"] > 0.04
     assert held_out["after"]["male"] < 0.01
     assert fitted.group("held_out", "f16", "speedup")["after"]["male"] < 0.01
     assert fitted.history[-1] < fitted.history[0]
@@ -95,7 +95,7 @@ def test_a_parameter_that_changes_no_row_stays_and_is_uncertain(fitted):
 
 
 def test_ranges_hold_and_bounds_are_told(start):
-    far = override(start, {"launch.stream_gap": 12e-6})
+    far = override(start, {"launch.stream_gap": 3e-6})
     result = calibrate(measure(far, ("dense",)), start, parameters=["launch.stream_gap"], rounds=2)
     (item,) = result.parameters
     assert item.at_bound == "high"
@@ -137,7 +137,7 @@ def test_a_variant_that_changes_no_launch_costs_no_run(start, truth_rows):
     with open_pool({GPU: start}, truth_rows[:4], 1, lambda _: None) as pool:
         picks = pool.choose({}, dict.fromkeys(range(4)))
         runs = pool._local.runs
-        pool.times([{"launch.stream_gap": 1e-6}, {"launch.stream_gap": 1.5e-6}], picks)
+        pool.times([{"launch.stream_gap": 3e-6}, {"launch.stream_gap": 1.5e-6}], picks)
         assert pool._local.runs == runs
 
 

@@ -344,7 +344,7 @@ def test_a_warm_launch_begins_with_what_a_launch_leaves(name):
     engine._prefill(p, warm, plan.ticks, plan.size)
     # which blocks survive is random; how many of each age is not: the overlap is that of two such draws
     found = in_l2(warm)
-    assert len(found) == pytest.approx(len(left), rel=0.1)
+    assert len(found) == pytest.approx(len(left), rel=0.15)
     assert 0.3 < len(found & left) / len(left) < 0.9
 
 

@@ -297,11 +297,6 @@ COMPRESSED = {
     "e2m1": ("b200", "f32", 0.5, None, 10 / 16),
     "tf32": ("a100_sxm4_80gb", "f32", 4.0, 4.0, 9 / 16),
 }
-TF32_GAP = pytest.mark.xfail(
-    strict=True,
-    reason="the device moves 0.5156 of A: it counts the pattern's own index bit of 1:2, not the 4 of the instruction",
-)
-MOVED = [pytest.param(dtype, marks=TF32_GAP) if dtype == "tf32" else dtype for dtype in COMPRESSED]
 
 
 @pytest.mark.parametrize("dtype", COMPRESSED)
@@ -311,7 +306,7 @@ def test_compressed_size(dtype: str) -> None:
     assert compressed_bytes(4096, 4096, pattern, size, bits) == 4096 * 4096 * size * share
 
 
-@pytest.mark.parametrize("dtype", MOVED)
+@pytest.mark.parametrize("dtype", COMPRESSED)
 def test_a_k_step_loads_the_compressed_size(dtype: str) -> None:
     name, acc, size, _, share = COMPRESSED[dtype]
     gpu = load_gpu(name)
@@ -320,7 +315,7 @@ def test_a_k_step_loads_the_compressed_size(dtype: str) -> None:
     assert operand_bytes(kernel, ops)[0] == pytest.approx(128 * kernel.tile_k * size * share)
 
 
-@pytest.mark.parametrize("dtype", MOVED)
+@pytest.mark.parametrize("dtype", COMPRESSED)
 def test_a_launch_reads_the_compressed_size(dtype: str) -> None:
     """A cold skinny GEMM reads each operand once."""
     name, acc, size, _, share = COMPRESSED[dtype]

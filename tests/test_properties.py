@@ -198,7 +198,7 @@ def changes(seeds: range, one_cta_per_sm: bool) -> Iterator[Change]:
             for what, faster in faster_parts(gpu, factor):
                 other = simulators.setdefault((name, what, factor), Simulator(faster))
                 yield Change(what, time(other, gpu.clock.base)[0] / before - 1, orderly, (*case, factor))
-            clock = gpu.clock.base * (1 + 0.2 * (factor - 1))
+            clock = min(gpu.clock.base * (1 + 0.2 * (factor - 1)), gpu.clock.max)
             yield Change("clock", time(base, clock)[0] / before - 1, orderly, (*case, factor))
 
 
@@ -279,20 +279,21 @@ def test_bytes_are_conserved(case: Case) -> None:
     for launch, kept, meta_bits in launches(case.run()):
         kernel, c = launch.kernel, launch.counters
         shared = max(kernel.cluster_m, kernel.cluster_n) * (2 if kernel.pair else 1)
-        read, hit, fill = c["l2_read_bytes"], c["l2_hit_bytes"], c["smem_fill_bytes"]
-        missed = read - hit
+        # the kernel that reduces split-K partials reads them from L2, too
+        read, hit, fill = c["l2_read_bytes"] - c["partial_bytes"], c["l2_hit_bytes"], c["smem_fill_bytes"]
         tiles_m, tiles_n = kernel.tiles(case.op.m, case.op.n)
         k_steps = kernel.k_steps(case.op.k)
         # a slab's bytes are whole numbers: half a byte of each is lost or won
         rounding = 0.5 * case.op.batch * k_steps * (tiles_m + tiles_n)
         loads = 2 * case.op.batch * k_steps * tiles_m * tiles_n
-        assert 0 <= hit <= read
+        assert 0 <= hit <= c["l2_read_bytes"]
         assert read <= fill + loads
         assert fill <= shared * (read + loads)
-        assert missed - loads <= c["dram_read_bytes"] <= shared * (missed + loads)
+        assert hit + c["dram_read_bytes"] >= c["l2_read_bytes"] * (1 - 1e-9)
+        assert c["dram_read_bytes"] <= shared * (c["l2_read_bytes"] + loads)
         if shared == 1:
             assert read == pytest.approx(fill)
-            assert c["dram_read_bytes"] == pytest.approx(missed)
+            assert hit + c["dram_read_bytes"] == pytest.approx(c["l2_read_bytes"])
         compulsory = operand_bytes(case.op, kept, meta_bits) - rounding
         if case.protocol.l2 != "warm" and not launch.extrapolated:
             assert c["dram_read_bytes"] >= compulsory * (1 - 1e-9)
@@ -300,9 +301,8 @@ def test_bytes_are_conserved(case: Case) -> None:
         assert c["metadata_bytes"] <= read
         if meta_bits == 0:
             assert c["metadata_bytes"] == 0
-        if kernel.split_k == 1:
-            assert c["l2_write_bytes"] >= case.op.m * case.op.n * case.op.batch - rounding
-            assert c["partial_bytes"] == 0
+        assert c["l2_write_bytes"] >= case.op.m * case.op.n * case.op.batch - rounding
+        assert (c["partial_bytes"] == 0) == (kernel.split_k == 1 or kernel.k_steps(case.op.k) == 1)
         assert c["executed_macs"] == pytest.approx(case.op.m * case.op.n * case.op.k * case.op.batch * kept)
         assert c["padded_macs"] >= c["macs"] * (1 - 1e-12)
 
@@ -315,19 +315,6 @@ def test_every_sm_cycle_has_one_owner(case: Case) -> None:
         assert min(launch.owners.values()) >= 0
         for server in ("tensor", "smem", "decode", "issue", "port", "l2"):
             assert 0 <= launch.counters[f"{server}_busy"] <= 1 + 1e-9
-
-
-@pytest.mark.xfail(
-    strict=True,
-    reason="DRAM still has 12.4 us of writes when the launch of 22.6 us ends, but its queue holds 9.4 us: writes that "
-    "overflow the queue delay later reads, and no CTA of the last wave waits for them",
-)
-def test_dram_holds_back_no_more_writes_than_its_queue() -> None:
-    gpu = spec("t4")
-    op = Gemm("op", 352, 2592, 64, batch=3, dtype="i8")
-    launch = simulator("t4").gemm(op, Protocol(l2="cold")).launch
-    queue_s = gpu.dram.write_queue / (gpu.dram.bytes_per_s * gpu.dram.achieved_fraction * gpu.dram.tiled_fraction)
-    assert launch.counters["dram_busy"] * launch.seconds <= launch.seconds + 1.01 * queue_s
 
 
 @pytest.mark.parametrize(

@@ -247,7 +247,8 @@ def test_decode(decode: WorkloadResult) -> None:
     assert decode.speedup > 1.1
     assert 1.0 < decode.nominal_speedup < 2.0
     head = decode.rows[-1]
-    assert (head.name, head.is_fallback, head.speedup) == ("decode-64/lm_head", False, 1.0)
+    assert (head.name, head.is_fallback) == ("decode-64/lm_head", False)
+    assert head.speedup == pytest.approx(1.0, rel=1e-12)
     assert not decode.fallbacks
     # two bits for each kept weight, at least once in each launch
     kept = sum(row.launches * row.gemm["m"] * row.gemm["k"] / 2 for row in decode.rows[:-1])

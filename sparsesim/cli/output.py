@@ -88,7 +88,7 @@ class JsonTarget:
 
 
 def _dump(data: Mapping[str, Any]) -> str:
-    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(data, indent=2, ensure_ascii=True) + "\n"
 
 
 def _unwritable(path: Path) -> str | None:

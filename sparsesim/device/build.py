@@ -134,7 +134,9 @@ def build(
         barrier=0 if full else _ticks(barrier),
         cta_start=0 if full else _ticks(gpu.launch.cta_start),
         cta_interval=0 if full else _ticks(1 / gpu.launch.cta_rate),
-        epilogue=0 if full else _ticks(gpu.pipeline.epilogue + (0.0 if free_port else _staging(gpu, kernel, shape))),
+        epilogue=0
+        if full
+        else _ticks(gpu.pipeline.epilogue + _drain(gpu) + (0.0 if free_port else _staging(gpu, kernel, shape))),
         latency_l2=_ticks(latency_l2),
         latency_dram=_ticks(latency_dram),
         l2_capacity=int(gpu.l2.usable_bytes),
@@ -170,6 +172,11 @@ def reduction_cycles(gpu: GpuSpec, plan: LaunchPlan, clock_hz: float, ideal: fro
     from_dram = 0.0 if "dram" in ideal else spilled / _dram_per_clk(gpu, clock_hz)
     latency = 0.0 if "occupancy" in ideal else gpu.launch.cta_start + plan.launch.latency_l2 / TICKS
     return max(through_l2, from_dram) + latency
+
+
+def _drain(gpu: GpuSpec) -> float:
+    """Cycles from a tile's last issued instruction to its result: the last fragments are read and multiplied."""
+    return gpu.smem.latency + gpu.tensor.latency
 
 
 def _staging(gpu: GpuSpec, kernel: Kernel, shape: Shape) -> float:

@@ -226,7 +226,13 @@ def _with_reduction(raw: _Raw, gpu: GpuSpec, plan: LaunchPlan, clock_hz: float, 
         return raw
     owners = raw.owners.copy()
     owners[Owner.EPILOGUE] += extra * TICKS * gpu.sm.count
-    return replace(raw, cycles=raw.cycles + extra, owners=owners)
+    partials = float(raw.stats[Stat.PARTIAL_BYTES])
+    spilled = float(raw.stats[Stat.DRAM_WRITE_BYTES]) if plan.size[3, 0, 2] > 0 else 0.0
+    stats = raw.stats.copy()
+    stats[Stat.L2_READ_BYTES] += partials
+    stats[Stat.DRAM_READ_BYTES] += min(spilled, partials)
+    stats[Stat.L2_WRITE_BYTES] += plan.shape.m * plan.shape.n * plan.shape.batch * plan.shape.out_bytes
+    return replace(raw, cycles=raw.cycles + extra, owners=owners, stats=stats)
 
 
 def _shorten(launch: Launch, budget: int, min_waves: int) -> tuple[Launch, int]:
@@ -260,14 +266,16 @@ def _counters(gpu: GpuSpec, plan: LaunchPlan, raw: _Raw) -> dict[str, float]:
     def busy(which: int, units: float) -> float:
         return float(stats[which] / TICKS / units)
 
-    read = stats[Stat.L2_READ_BYTES]
+    read = float(stats[Stat.L2_READ_BYTES])
+    # what DRAM did not have to bring; a cluster's CTAs read shares of a block that DRAM brings once
+    hit = max(read - float(stats[Stat.DRAM_READ_BYTES]), 0.0)
     return {
         "macs": plan.shape.macs,
         "executed_macs": plan.shape.macs / plan.operands.gain,
         "padded_macs": plan.shape.macs / plan.useful,
         "k_steps": float(stats[Stat.STEPS]),
-        "l2_read_bytes": float(read),
-        "l2_hit_bytes": float(stats[Stat.L2_HIT_BYTES]),
+        "l2_read_bytes": read,
+        "l2_hit_bytes": hit,
         "l2_write_bytes": float(stats[Stat.L2_WRITE_BYTES]),
         "partial_bytes": float(stats[Stat.PARTIAL_BYTES]),
         "dram_read_bytes": float(stats[Stat.DRAM_READ_BYTES]),
@@ -281,7 +289,8 @@ def _counters(gpu: GpuSpec, plan: LaunchPlan, raw: _Raw) -> dict[str, float]:
         "issue_busy": busy(Stat.ISSUE_BUSY, sm_cycles),
         "port_busy": busy(Stat.PORT_BUSY, sm_cycles),
         "l2_busy": busy(Stat.L2_BUSY, raw.cycles),
-        "dram_busy": busy(Stat.DRAM_BUSY, raw.cycles),
-        "l2_hit_rate": float(stats[Stat.L2_HIT_BYTES] / read) if read else 0.0,
+        # write-backs still queued when the launch ends are not its time
+        "dram_busy": min(busy(Stat.DRAM_BUSY, raw.cycles), 1.0),
+        "l2_hit_rate": hit / read if read else 0.0,
         "events": float(stats[Stat.EVENTS]),
     }

@@ -59,7 +59,7 @@ def _leaves(gpu: GpuSpec) -> list[tuple[str, Any, str]]:
     out: list[tuple[str, Any, str]] = []
     for name in GpuSpec.model_fields:
         section = getattr(gpu, name)
-        if not isinstance(section, BaseModel):
+        if not isinstance(section, BaseModel) or isinstance(section, GpuSpec):
             continue
         model = type(section)
         for field in model.model_fields:

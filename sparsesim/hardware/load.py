@@ -76,7 +76,7 @@ def _is_file(path: Path) -> bool:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as err:
         raise UserError(f"{path}: expected UTF-8 text, found byte {err.start} that is not") from None
     except OSError as err:
@@ -274,11 +274,14 @@ def load_gpu(name: str | Path) -> GpuSpec:
     values: dict[str, Any] = {}
     provenance: dict[str, Provenance] = {}
     lines: list[str] = []
-    for file, data in _chain(path):
+    chain = _chain(path)
+    for file, data in chain:
         values.pop("hypothetical", None)
         lines += _merge_file(data, file, values, provenance).lines
+    packaged = [file for file, _ in chain if file.resolve().parent == data_dir("hw_configs").resolve()]
+    target = load_gpu(packaged[-1].stem) if packaged and packaged[-1] != path else None
     try:
-        gpu = GpuSpec(**values, provenance=provenance)
+        gpu = GpuSpec(**values, provenance=provenance, library_target=target)
     except ValidationError as err:
         raise UserError(lines + _plain(err, str(path), provenance, lines)) from None
     if lines:
@@ -308,7 +311,9 @@ def override(gpu: GpuSpec, changes: dict[str, Any]) -> GpuSpec:
         node[last] = value
     problems.raise_if_any()
     try:
-        return GpuSpec(**data, provenance=gpu.provenance)
+        return GpuSpec(
+            **data, provenance=gpu.provenance, library_target=gpu.library_target or (gpu if changes else None)
+        )
     except ValidationError as err:
         raise UserError(_plain(err, gpu.name, {}, [])) from None
 

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
+
+from sparsesim.errors import UserError
+from sparsesim.sparsity import Pattern
 
 __all__ = [
     "DTYPE_RATES",
@@ -68,10 +71,43 @@ Ratio = Annotated[float, BeforeValidator(_number), Field(ge=1, allow_inf_nan=Fal
 Count = Annotated[int, BeforeValidator(_number), Field(gt=0)]
 
 
+#: canonical unit -> (least value that is not 0, largest value): wide enough for any machine, narrow enough that no
+#: product of them leaves the range of the event loop's integers
+PLAUSIBLE = {
+    "-": (1e-4, 1e7),
+    "Hz": (1e6, 1e11),
+    "W": (1e-2, 1e5),
+    "J": (1e-18, 1e-6),
+    "J/B": (1e-18, 1e-6),
+    "s": (1e-12, 1.0),
+    "B": (1.0, 1e14),
+    "B/s": (1e7, 1e16),
+    "B/clk": (1e-1, 1e7),
+    "clk": (1e-3, 1e7),
+    "MAC/clk": (1e-1, 1e7),
+    "CTA/clk": (1e-4, 1e4),
+    "group/clk": (1e-3, 1e6),
+}
+
+
 class Section(BaseModel):
-    """Base of all sections: immutable, no unknown field."""
+    """Base of all sections: immutable, no unknown field, every number within `PLAUSIBLE` of its unit."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @field_validator("*")
+    @classmethod
+    def _plausible(cls, value: Any, info: ValidationInfo) -> Any:
+        declared = cls.model_fields[str(info.field_name)].json_schema_extra is not None
+        bounds = PLAUSIBLE.get(unit_of(cls, str(info.field_name))) if declared else None
+        numbers = value.values() if isinstance(value, dict) else (value,)
+        for number in numbers:
+            if bounds is None or isinstance(number, bool | str | tuple) or number == 0:
+                continue
+            low, high = bounds
+            if not low <= number <= high:
+                raise PydanticCustomError("plausible", f"Input should be between {low:g} and {high:g}")
+        return value
 
 
 class SmSpec(Section):
@@ -235,7 +271,7 @@ class GpuSpec(Section):
     title: str
     vendor: str = "NVIDIA"
     family: str
-    compute_capability: str
+    compute_capability: Annotated[str, Field(pattern=r"^[0-9]{1,2}\.[0-9]$")]
     hypothetical: bool = False
     sm: SmSpec
     clock: ClockSpec
@@ -249,11 +285,40 @@ class GpuSpec(Section):
     cluster: ClusterSpec
     pipeline: PipelineSpec
     provenance: dict[str, Provenance] = Field(default_factory=dict, repr=False, exclude=True)
+    library_target: GpuSpec | None = Field(default=None, repr=False, exclude=True)
+
+    @property
+    def tuned_for(self) -> GpuSpec:
+        """The GPU that the libraries' heuristics know: of an edited description, the board that it started from.
+
+        Only the number of SMs is read from the GPU itself.
+        """
+        if self.library_target is None:
+            return self
+        return self.library_target.model_copy(update={"sm": self.sm})
 
     @model_validator(mode="after")
     def _consistent(self) -> GpuSpec:
-        if not self.clock.min <= self.clock.base <= self.clock.max:
+        clock = self.clock
+        if not clock.min <= clock.base <= clock.max:
             raise ValueError("clock: expected min <= base <= max")
+        if not clock.min <= clock.boost <= 2.0 * clock.max:
+            raise ValueError("clock.boost: expected min <= boost <= 2 max")
+        known = {key.split("_")[0] for key in self.tensor.macs_per_clk}
+        for dtype in sorted(known - set(self.power.mac)):
+            raise ValueError(
+                f"power.mac.{dtype}: expected the energy of a MAC that tensor.macs_per_clk has, found none"
+            )
+        for dtype, patterns in self.tensor.native_patterns.items():
+            if patterns and dtype not in known:
+                raise ValueError(f"tensor.native_patterns.{dtype}: expected a rate in tensor.macs_per_clk, found none")
+            for text in patterns:
+                try:
+                    is_dense = Pattern.parse(text).is_dense
+                except UserError:
+                    is_dense = True
+                if is_dense:
+                    raise ValueError(f"tensor.native_patterns.{dtype}: expected sparse patterns N:M, found {text!r}")
         if self.smem.max_per_cta > self.smem.bytes:
             raise ValueError("smem.max_per_cta: expected at most smem.bytes")
         if self.l2.latency_far < self.l2.latency_near:

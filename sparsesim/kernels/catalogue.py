@@ -132,6 +132,8 @@ def _all_kernels(gpu: GpuSpec, ops: Operands, sparse: bool) -> Iterator[Kernel]:
         # 128 bytes of the dense operand per k-step; the sparse tile keeps A's bytes, so B's depth doubles
         depth = int(64 * scale) * (2 if sparse else 1)
         for m, n, cluster_m, cluster_n in SM90_SPARSE if sparse else SM90_DENSE:
+            if not gpu.cluster.multicast or gpu.cluster.max_size < cluster_m * cluster_n:
+                cluster_m = cluster_n = 1
             base = Kernel(
                 "sm90", sparse, m, n, depth, 1, max(1, min(m // 64, 2)), 1, cluster_m, cluster_n,
                 persistent=True, overlap=not sparse, raster_along_m=True,
@@ -140,6 +142,8 @@ def _all_kernels(gpu: GpuSpec, ops: Operands, sparse: bool) -> Iterator[Kernel]:
     else:
         depth = int(64 * scale) * (2 if sparse else 1)
         for m, n, pair in SM100_SPARSE if sparse else SM100_DENSE:
+            if pair and gpu.cluster.max_size < 2:
+                continue
             base = Kernel(
                 "sm100",
                 sparse,

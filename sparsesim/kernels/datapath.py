@@ -34,6 +34,9 @@ __all__ = [
 DTYPE_BYTES = {"f16": 2.0, "bf16": 2.0, "tf32": 4.0, "i8": 1.0, "e4m3": 1.0, "e2m1": 0.5}
 #: K of the large dense mma.sync instruction (PTX ISA: m16n8k16 f16, k8 tf32, k32 8-bit, k64 4-bit)
 MMA_K = {"f16": 16, "tf32": 8, "i8": 32, "e4m3": 32, "e2m1": 64}
+#: metadata bits per kept element where the instruction spends more than the pattern needs (CUTLASS
+#: mma_sparse_sm80.h, kMetaSizeInBits: tf32 keeps 1 of 2 and stores 4 bits)
+INSTRUCTION_INDEX_BITS = {"tf32": 4.0}
 #: bytes moved by one ldmatrix.x4 or one 16-byte cp.async of a full warp
 WARP_ACCESS_BYTES = 512
 
@@ -77,7 +80,9 @@ class Operands:
         if native is None or native.is_dense:
             return Operands(dtype, acc_dtype)
         kept = native.kept_fraction
-        bits = native.metadata_bits(1, native.group) / native.group * gpu.metadata.bits_factor
+        index_bits = INSTRUCTION_INDEX_BITS.get(dtype)
+        per_element = native.metadata_bits(1, native.group) / native.group if index_bits is None else kept * index_bits
+        bits = per_element * gpu.metadata.bits_factor
         return Operands(dtype, acc_dtype, kept, bits, 1 / kept, native.group)
 
 

@@ -47,10 +47,16 @@ def estimate_cycles(
     barrier = gpu.pipeline.barrier + (gpu.pipeline.sparse_barrier if kernel.sparse else 0.0)
     latency = gpu.l2.latency_far + (0.0 if in_l2 else gpu.dram.latency * clock_hz)
     hidden = latency / (max(kernel.stages - 1, 1) * together)
-    loop = rounds * per_split * max(service, (service + barrier) / together, l2_share, hidden)
-    staging = kernel.sm_tile_m * kernel.tile_n * 8.0 / gpu.smem.bytes_per_clk
-    once = gpu.launch.cta_start + latency + gpu.pipeline.epilogue + staging
-    overhead = once if kernel.persistent else once * max(1.0, rounds / together)
+    main_loop = per_split * max(service, (service + barrier) / together, l2_share, hidden)
+    element = 4.0 if kernel.family == "sm80" else out_bytes
+    epilogue = gpu.pipeline.epilogue + kernel.sm_tile_m * kernel.tile_n * 2 * element / gpu.smem.bytes_per_clk
+    start = gpu.launch.cta_start + latency
+    if kernel.persistent:  # started once; an epilogue hides behind the next tile's main loop, or follows it
+        loop = rounds * (max(main_loop, epilogue) if kernel.overlap else main_loop + epilogue)
+        overhead = start + (epilogue if kernel.overlap else 0.0)
+    else:
+        loop = rounds * main_loop
+        overhead = (start + epilogue) * max(1.0, rounds / together)
     output = float(m) * n * batch * out_bytes
     if split_k > 1:  # partial tiles are written, and reduced by another kernel
         partials = float(m) * n * batch * 4.0 * split_k

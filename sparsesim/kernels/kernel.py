@@ -120,7 +120,7 @@ def occupancy(gpu: GpuSpec, kernel: Kernel, stage_bytes: int) -> Occupancy:
     limits = {
         "shared memory": int(gpu.smem.bytes // per_cta),
         "CTA slots": gpu.sm.max_ctas,
-        "warps": gpu.sm.max_warps * 32 // kernel.threads,
+        "warps": min(gpu.sm.max_warps * 32, gpu.sm.max_threads) // kernel.threads,
     }
     if kernel.family == "sm80":
         accumulators = kernel.tile_m * kernel.tile_n / kernel.threads

@@ -22,10 +22,15 @@ __all__ = ["Conditions", "Device", "LaunchResult"]
 #: CTA k-steps that are simulated before the steady middle of a launch is extrapolated
 STEP_BUDGET = 400_000
 #: waves that are always simulated: ramp, enough of the steady middle to measure it, tail
-MIN_WAVES = 12
+MIN_WAVES = 8
 #: k-steps of one CTA beyond which a launch is extrapolated along k
 MAX_CTA_STEPS = 1024
 CLOCK_TOLERANCE = 0.002
+#: CTA k-steps and waves of the short runs on which a long launch settles its clock, and how near they must come
+PILOT_BUDGET = 40_000
+PILOT_WAVES = 5
+PILOT_STEPS = 128
+PILOT_TOLERANCE = 0.02
 CLOCK_ROUNDS = 4
 
 
@@ -98,10 +103,18 @@ class Device:
     gpu : GpuSpec
     step_budget : CTA k-steps simulated before extrapolating; larger is slower and no more exact than 0.5 %
     min_waves : waves that are always simulated, whatever they cost
+    max_steps : k-steps of one CTA beyond which a launch is extrapolated along k
     """
 
-    def __init__(self, gpu: GpuSpec, step_budget: int = STEP_BUDGET, min_waves: int = MIN_WAVES) -> None:
+    def __init__(
+        self,
+        gpu: GpuSpec,
+        step_budget: int = STEP_BUDGET,
+        min_waves: int = MIN_WAVES,
+        max_steps: int = MAX_CTA_STEPS,
+    ) -> None:
         self.gpu = gpu
+        self.max_steps = max_steps
         self.min_waves = min_waves
         self.step_budget = step_budget
         #: launches that the event loop has run
@@ -125,9 +138,17 @@ class Device:
         """
         gpu = self.gpu
         activity = gpu.power.zeros_activity if conditions.activity is None else conditions.activity
-        clock = conditions.locked_hz or (gpu.clock.max if "power" in ideal else clock_guess or gpu.clock.max)
+        clock = conditions.locked_hz or gpu.clock.max
         device_ideal = ideal - {"power"}
         warm = conditions.l2 == "warm"
+        tolerance = CLOCK_TOLERANCE
+        if conditions.locked_hz is None and "power" not in ideal:
+            clock = clock_guess or clock
+            if clock_guess is None and self.step_budget > 2 * PILOT_BUDGET and _steps(kernel, shape) > self.step_budget:
+                # a long launch settles its clock on short runs, and is then run once
+                pilot = Device(gpu, PILOT_BUDGET, PILOT_WAVES, PILOT_STEPS)
+                clock = pilot.launch(kernel, operands, shape, conditions, ideal).clock_hz
+                tolerance = PILOT_TOLERANCE
         for round_ in range(CLOCK_ROUNDS):
             plan = build(gpu, kernel, operands, shape, clock, warm, device_ideal)
             raw = _with_reduction(self._run(plan, keep_timeline), gpu, plan, clock, device_ideal)
@@ -137,7 +158,7 @@ class Device:
                 settled = min(clock, settled) if conditions.locked_hz and "power" not in ideal else clock
                 if settled == clock:
                     break
-            if abs(settled / clock - 1.0) < CLOCK_TOLERANCE or round_ == CLOCK_ROUNDS - 1:
+            if abs(settled / clock - 1.0) < tolerance or round_ == CLOCK_ROUNDS - 1:
                 clock = settled
                 break
             clock = settled
@@ -176,7 +197,7 @@ class Device:
         known = self._memory.get(plan.key)
         if known is not None and not keep_timeline:
             return known
-        if plan.launch.steps_per_split > MAX_CTA_STEPS and not keep_timeline:
+        if plan.launch.steps_per_split > self.max_steps and not keep_timeline:
             raw = self._run_deep(plan)
         else:
             raw = self._run_waves(plan.launch, plan, keep_timeline)
@@ -211,12 +232,19 @@ class Device:
             cut = p._replace(k_steps=steps * p.splits, steps_per_split=steps, l2_capacity=capacity)
             return self._run_waves(cut, plan, keep_timeline=False)
 
-        half, full = shallow(MAX_CTA_STEPS // 2), shallow(MAX_CTA_STEPS)
-        beyond = (plan.launch.steps_per_split - MAX_CTA_STEPS) / (MAX_CTA_STEPS - MAX_CTA_STEPS // 2)
+        most = self.max_steps
+        half, full = shallow(most // 2), shallow(most)
+        beyond = (plan.launch.steps_per_split - most) / (most - most // 2)
         cycles = full.cycles + (full.cycles - half.cycles) * beyond
         owners = np.maximum(full.owners + (full.owners - half.owners) * beyond, 0.0)
         owners *= cycles * TICKS * plan.launch.sms / owners.sum()
         return _Raw(cycles, owners, full.stats + (full.stats - half.stats) * beyond, extrapolated=True)
+
+
+def _steps(kernel: Kernel, shape: Shape) -> int:
+    """CTA k-steps of a launch."""
+    tiles_m, tiles_n = kernel.tiles(shape.m, shape.n)
+    return tiles_m * tiles_n * shape.batch * kernel.k_steps(shape.k)
 
 
 def _with_reduction(raw: _Raw, gpu: GpuSpec, plan: LaunchPlan, clock_hz: float, ideal: frozenset[str]) -> _Raw:

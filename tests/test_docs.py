@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 #: a console block: a command line behind "$ ", then what it prints
 BLOCK = re.compile(r"```console\n\$ (?P<command>[^\n]+)\n(?P<output>.*?)```", re.DOTALL)
-WIDTH = "118"
+WIDTH = "150"
 
 
 def blocks() -> list[re.Match[str]]:

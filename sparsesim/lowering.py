@@ -34,9 +34,6 @@ SEARCH_BUDGET = 60_000
 SEARCH_WAVES = 5
 
 
-#: bf16 shares the f16 rates wherever it exists: from Ampere on (PTX ISA: mma .bf16 needs sm_80)
-FIRST_BF16 = 8.0
-
 
 class NoKernelError(ValueError):
     """The library has no kernel of the wanted kind that fits on the GPU."""
@@ -73,7 +70,7 @@ class Library:
         if key not in self._candidates:
             gpu = self.device.gpu
             known = rate_key(operands.dtype, operands.acc_dtype) in gpu.tensor.macs_per_clk
-            if operands.dtype == "bf16" and float(gpu.compute_capability) < FIRST_BF16:
+            if operands.dtype == "bf16" and not gpu.tensor.bf16:
                 known = False
             if not known:
                 raise NoKernelError(

@@ -7,6 +7,7 @@ SM clock; "per SM" is in the name of the section or the field.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
@@ -26,6 +27,7 @@ __all__ = [
     "GpuSpec",
     "L2Spec",
     "LaunchSpec",
+    "LibrarySpec",
     "MetadataSpec",
     "PipelineSpec",
     "PowerSpec",
@@ -159,6 +161,7 @@ class TensorSpec(Section):
         "MAC/clk", "the same through mma.sync, where the generation is not mma", default_factory=dict
     )
     native_patterns: dict[str, tuple[str, ...]] = quantity("-", "patterns the datapath runs, by operand dtype")
+    bf16: bool = quantity("-", "bf16 operands run at the f16 rates (from Ampere on; PTX ISA: mma .bf16 needs sm_80)")
     dense_issue_ratio: Ratio = quantity("-", "dense issue interval, measured over ideal")
     sparse_issue_ratio: Ratio = quantity("-", "sparse issue interval, measured over ideal")
     sparse_min_interval: NonNegative = quantity("clk", "floor of the sparse issue interval per sub-core")
@@ -252,6 +255,36 @@ class PipelineSpec(Section):
     )
 
 
+class LibrarySpec(Section):
+    """What the vendor's libraries ship for this GPU and how their heuristics pick, as far as timings show it."""
+
+    heuristic_whole_waves: bool = quantity(
+        "-", "the dense heuristic ranks mma.sync kernels by whole waves; false: by throughput beyond the first wave"
+    )
+    sparse_raster_group: Count = quantity(
+        "-", "columns of tiles that the launch order of sparse mma.sp kernels walks together"
+    )
+    small_i8_tiles: tuple[str, ...] = quantity(
+        "-", "tiles of the two-stage mma.sync kernels that small dense i8 products get", default=()
+    )
+    large_i8_outputs: NonNegative = quantity(
+        "-", "output elements per SM from which on the other dense i8 kernels are offered", default=0.0
+    )
+
+    @field_validator("small_i8_tiles")
+    @classmethod
+    def _tiles(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for tile in value:
+            if not re.fullmatch(r"[0-9]{1,3}x[0-9]{1,3}", tile):
+                raise PydanticCustomError("tile", "Input should be tiles such as 128x64")
+        return value
+
+    @property
+    def small_i8(self) -> tuple[tuple[int, int], ...]:
+        """`small_i8_tiles` as (tile m, tile n)."""
+        return tuple((int(m), int(n)) for m, _, n in (tile.partition("x") for tile in self.small_i8_tiles))
+
+
 class Provenance(Section):
     """Where one value comes from."""
 
@@ -284,6 +317,7 @@ class GpuSpec(Section):
     launch: LaunchSpec
     cluster: ClusterSpec
     pipeline: PipelineSpec
+    library: LibrarySpec
     provenance: dict[str, Provenance] = Field(default_factory=dict, repr=False, exclude=True)
     library_target: GpuSpec | None = Field(default=None, repr=False, exclude=True)
 

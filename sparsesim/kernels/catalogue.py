@@ -29,14 +29,6 @@ SM70_DENSE = (
     (256, 128, 32, 2, 4, 2), (128, 256, 32, 2, 2, 4), (128, 128, 32, 2, 2, 2), (128, 64, 32, 2, 2, 2),
     (64, 128, 32, 2, 2, 2), (64, 64, 32, 2, 2, 2), (128, 32, 32, 2, 4, 1),
 )  # fmt: skip
-#: i8 products with i32 output, by compute capability: the two-stage kernels (of the Turing generation) that small
-#: problems get, and the output elements per SM from which on the multi-stage or wgmma kernels are offered.
-#: Measured (slidesparse, i8 dense): on Ada the rate jumps from 55 to 87 % of peak at two waves of 256x128 tiles;
-#: on Hopper wgmma kernels begin at one wave of 128x128 tiles
-IMMA_SMALL = {
-    "8.9": (((64, 64, 32, 2, 2, 2),), 2 * 256 * 128),
-    "9.0": (((64, 64, 32, 2, 2, 2), (128, 64, 32, 2, 2, 2), (128, 128, 32, 2, 2, 2)), 128 * 128),
-}
 #: SM80 sparse: k is the uncompressed depth. CUTLASS's wide 128x256 and 64x256 tiles are left out: no public
 #: profile of cuSPARSELt names one, and with them A100's large-m rates come out too high
 SM80_SPARSE = (
@@ -57,6 +49,10 @@ SM100_DENSE = (
 )  # fmt: skip
 SM100_SPARSE = ((256, 256, True), (256, 128, True), (128, 256, False), (128, 128, False))
 
+#: k per stage of the two-stage kernels that small dense i8 products get (those of the Turing generation)
+SMALL_I8_K = 64
+#: columns of tiles that dense kernels walk together (CUTLASS ThreadblockSwizzle, up to 8)
+DENSE_RASTER_GROUP = 8
 DENSE_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 SPARSE_SPLITS = (1, 2, 4, 8)
 #: a CTA that shares its tile along k keeps at least this many k-steps
@@ -98,12 +94,12 @@ def sparse_kernels(gpu: GpuSpec, ops: Operands) -> Iterator[Kernel]:
 
 
 def _kernels(gpu: GpuSpec, ops: Operands, sparse: bool) -> Iterator[Kernel]:
-    if ops.dtype == "i8" and not sparse and gpu.compute_capability in IMMA_SMALL:
-        small, min_outputs = IMMA_SMALL[gpu.compute_capability]
-        for m, n, k, stages, warps_m, warps_n in small:
-            yield Kernel("sm80", sparse, m, n, int(k * _scale(ops.dtype)), stages, warps_m, warps_n)
+    library = gpu.library
+    if ops.dtype == "i8" and not sparse and library.small_i8:
+        for m, n in library.small_i8:
+            yield Kernel("sm80", sparse, m, n, SMALL_I8_K, 2, 2, 2)
         for kernel in _all_kernels(gpu, ops, sparse):
-            yield replace(kernel, min_outputs=min_outputs)
+            yield replace(kernel, min_outputs=round(library.large_i8_outputs))
         return
     yield from _all_kernels(gpu, ops, sparse)
 
@@ -115,8 +111,6 @@ def _all_kernels(gpu: GpuSpec, ops: Operands, sparse: bool) -> Iterator[Kernel]:
         old = gpu.compute_capability.startswith("7.")
         table = SM80_SPARSE if sparse else SM70_DENSE if old else SM80_DENSE
         for m, n, k, stages, warps_m, warps_n in table:
-            # on A100 the sparse kernels walk all rows of the weight before the next columns: their rate falls
-            # with m once the weight outgrows L2; on Ada it does not, but for one weight (f16, m = 27648)
             yield Kernel(
                 "sm80",
                 sparse,
@@ -126,7 +120,7 @@ def _all_kernels(gpu: GpuSpec, ops: Operands, sparse: bool) -> Iterator[Kernel]:
                 stages,
                 warps_m,
                 warps_n,
-                raster_group=1 if sparse and gpu.compute_capability == "8.0" else 8,
+                raster_group=gpu.library.sparse_raster_group if sparse else DENSE_RASTER_GROUP,
             )
     elif family == "sm90":
         # 128 bytes of the dense operand per k-step; the sparse tile keeps A's bytes, so B's depth doubles

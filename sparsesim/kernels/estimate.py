@@ -1,9 +1,8 @@
 """A closed-form estimate of a kernel's cycles, used to rank candidates, never as a result.
 
-A search ranks with it to decide which kernels are worth simulating. A library's heuristic picks with it; for
-mma.sync kernels it counts throughput beyond the first wave, not whole waves, and no help from co-resident CTAs
-(measured: at n = k = 4096 cuBLAS keeps its 256x128 tile through every wave step on A100), for persistent kernels
-whole waves (on H100 its times are linear within 2 %).
+A search ranks with it to decide which kernels are worth simulating. A library's heuristic picks with it. Where
+`library.heuristic_whole_waves` is false (A100: at n = k = 4096 cuBLAS keeps its 256x128 tile through every wave
+step), it counts throughput beyond the first wave and no help from co-resident CTAs.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def estimate_cycles(
     split_k = math.ceil(k_steps / per_split)
     ctas = tiles_m * tiles_n * batch * split_k
     per_sm = ctas / gpu.sm.count
-    by_throughput = heuristic and not kernel.persistent
+    by_throughput = heuristic and not kernel.persistent and not gpu.library.heuristic_whole_waves
     rounds = max(1.0, per_sm) if by_throughput else math.ceil(per_sm)
     together = 1.0 if by_throughput else min(float(slots), math.ceil(per_sm))
     busy = min(ctas, gpu.sm.count)

@@ -34,7 +34,6 @@ SEARCH_BUDGET = 60_000
 SEARCH_WAVES = 5
 
 
-
 class NoKernelError(ValueError):
     """The library has no kernel of the wanted kind that fits on the GPU."""
 

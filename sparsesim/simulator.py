@@ -11,13 +11,21 @@ from sparsesim.errors import UserError
 from sparsesim.hardware import GpuSpec
 from sparsesim.kernels import Kernel
 from sparsesim.lowering import Library, NoKernelError, shape_of
-from sparsesim.protocol import Protocol, interval_s, launch_gaps
+from sparsesim.protocol import Protocol, interval_s, launch_gaps, launch_run
 from sparsesim.results import GemmResult, config_hash
 from sparsesim.sparsity import Pattern
 from sparsesim.stacks import Decision, Stack, get_stack
 from sparsesim.workload import Gemm
 
-__all__ = ["Simulator"]
+__all__ = ["Simulator", "conditions_of"]
+
+
+def conditions_of(gpu: GpuSpec, protocol: Protocol, sparse: bool) -> Conditions:
+    """How a launch is run under `protocol`: L2 state, clock, and the idle time that the power balance sees."""
+    gap, floor = launch_gaps(gpu, protocol.timing, sparse=sparse)
+    return Conditions(
+        l2=protocol.l2, locked_hz=protocol.locked_hz, gap_s=gap, floor_s=floor, run=launch_run(protocol.timing)
+    )
 
 
 class Simulator:
@@ -92,7 +100,9 @@ class Simulator:
         out = (self.stack if native else get_stack(self.stack.dense_stack)).output(op.dtype)
         operands = self.library.operands(op, native)
         return self._settle(
-            protocol, lambda conditions: self.device.launch(kernel, operands, shape_of(op, out), conditions)
+            protocol,
+            native is not None,
+            lambda conditions: self.device.launch(kernel, operands, shape_of(op, out), conditions),
         )
 
     def _time(
@@ -103,12 +113,14 @@ class Simulator:
         key = (operands if op.dtype != "bf16" else replace(operands, dtype="f16"), shape, protocol, policy)
         if key not in self._timed:
             self._timed[key] = self._settle(
-                protocol, lambda conditions: self.library.run(operands, shape, conditions, policy)
+                protocol,
+                native is not None,
+                lambda conditions: self.library.run(operands, shape, conditions, policy),
             )
         return self._timed[key]
 
     def _settle(
-        self, protocol: Protocol, launch_with: Callable[[Conditions], LaunchResult]
+        self, protocol: Protocol, sparse: bool, launch_with: Callable[[Conditions], LaunchResult]
     ) -> tuple[float, LaunchResult]:
         """Run with the power balance of back-to-back launches: the idle time follows from the protocol."""
         clock = self.gpu.clock
@@ -117,7 +129,5 @@ class Simulator:
                 f"clock: expected locked:<MHz> between {clock.min / 1e6:g} and {clock.max / 1e6:g} on {self.gpu.name}, "
                 f"found {protocol.clock}"
             )
-        gap, floor = launch_gaps(self.gpu, protocol.timing)
-        conditions = Conditions(l2=protocol.l2, locked_hz=protocol.locked_hz, gap_s=gap, floor_s=floor)
-        launch = launch_with(conditions)
+        launch = launch_with(conditions_of(self.gpu, protocol, sparse))
         return interval_s(self.gpu, protocol.timing, launch.seconds, launch.launches, launch.kernel.sparse)[0], launch

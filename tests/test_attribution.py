@@ -21,7 +21,7 @@ from sparsesim.attribution import (
     shapley,
 )
 from sparsesim.attribution.causes import MACHINE, OWNER_CLASS, bit
-from sparsesim.attribution.launches import LaunchTimes, conditions_of, ideal_cycles
+from sparsesim.attribution.launches import LaunchTimes, ideal_cycles
 from sparsesim.attribution.result import log_mean
 from sparsesim.device.build import DEVICE_IDEALS
 from sparsesim.device.engine import OWNERS
@@ -30,7 +30,7 @@ from sparsesim.hardware import GpuSpec, load_gpu, override
 from sparsesim.kernels import splits
 from sparsesim.lowering import shape_of
 from sparsesim.protocol import Protocol
-from sparsesim.simulator import Simulator
+from sparsesim.simulator import Simulator, conditions_of
 from sparsesim.sparsity import Pattern
 from sparsesim.workload import Gemm
 
@@ -355,7 +355,7 @@ def test_one_cta_of_tail_is_occupancy() -> None:
         op = replace(OP, m=kernel.tile_m * tiles, n=kernel.tile_n)
         operands = simulator.library.operands(op, Pattern.parse("2:4"))
         shape = shape_of(op, 2.0)
-        run = device.launch(kernel, operands, shape, conditions_of(device.gpu, Protocol()))
+        run = device.launch(kernel, operands, shape, conditions_of(device.gpu, Protocol(), True))
         assert run.ctas == tiles
         times = LaunchTimes(device, kernel, operands, shape, Protocol(), run.seconds)
         return times.seconds(0) / times.seconds(bit("occupancy"))

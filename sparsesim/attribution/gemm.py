@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from sparsesim.attribution.causes import CAUSES, CLASSES, OWNER_CLASS, bit, cause
-from sparsesim.attribution.launches import LaunchTimes, conditions_of
+from sparsesim.attribution.launches import LaunchTimes
 from sparsesim.attribution.result import Attribution, Evidence, ranked
 from sparsesim.attribution.shapley import shapley
 from sparsesim.device.simulate import Device, LaunchResult
@@ -22,7 +22,7 @@ from sparsesim.kernels import Kernel, Operands
 from sparsesim.lowering import NoKernelError, shape_of
 from sparsesim.protocol import Protocol
 from sparsesim.results import GemmResult
-from sparsesim.simulator import Simulator
+from sparsesim.simulator import Simulator, conditions_of
 from sparsesim.sparsity import Pattern
 from sparsesim.stacks import Stack, get_stack
 from sparsesim.stacks.rules import native_pattern
@@ -146,7 +146,7 @@ class Attributor:
         # a pattern that the datapath lacks altogether is given an ideal datapath with the fallback
         native = native_pattern(op, pattern, gpu) or pattern
         out = simulator.stack.output(op.dtype)
-        conditions = conditions_of(gpu, protocol)
+        conditions = conditions_of(gpu, protocol, True)
         kernel, reported_s = result.launch.kernel, result.launch.seconds
         if refused:
             operands = simulator.library.operands(padded, native)

@@ -24,13 +24,13 @@ import numpy as np
 
 from sparsesim.attribution.causes import CAUSES, MACHINE, bit
 from sparsesim.device.build import DEVICE_IDEALS, Shape
-from sparsesim.device.simulate import Conditions, Device, LaunchResult
-from sparsesim.hardware import GpuSpec
+from sparsesim.device.simulate import Device, LaunchResult
 from sparsesim.kernels import Kernel, Operands
 from sparsesim.kernels.datapath import rate_key
-from sparsesim.protocol import Protocol, interval_s, launch_gaps
+from sparsesim.protocol import Protocol, interval_s
+from sparsesim.simulator import conditions_of
 
-__all__ = ["LaunchTimes", "conditions_of", "ideal_cycles", "masks_of"]
+__all__ = ["LaunchTimes", "ideal_cycles", "masks_of"]
 
 
 def ideal_cycles(device: Device, operands: Operands, shape: Shape) -> float:
@@ -38,12 +38,6 @@ def ideal_cycles(device: Device, operands: Operands, shape: Shape) -> float:
     gpu = device.gpu
     rate = gpu.tensor.macs_per_clk[rate_key(operands.dtype, operands.acc_dtype)]
     return shape.macs / (operands.gain * rate * gpu.sm.count)
-
-
-def conditions_of(gpu: GpuSpec, protocol: Protocol) -> Conditions:
-    """How `Simulator` runs a launch under `protocol`."""
-    gap, floor = launch_gaps(gpu, protocol.timing)
-    return Conditions(l2=protocol.l2, locked_hz=protocol.locked_hz, gap_s=gap, floor_s=floor)
 
 
 def masks_of(names: tuple[str, ...]) -> int:
@@ -81,7 +75,7 @@ class LaunchTimes:
         self.protocol = protocol
         self._cycles = ideal_cycles(device, operands, shape)
         self._ideal_s = self._cycles / (protocol.locked_hz or device.gpu.clock.max)
-        self._conditions = conditions_of(device.gpu, protocol)
+        self._conditions = conditions_of(device.gpu, protocol, kernel.sparse)
         run_s = self.result(0).seconds
         self.error = reported_s / run_s
         self._scale = (reported_s - self._ideal_s) / (run_s - self._ideal_s) if run_s > self._ideal_s else 1.0

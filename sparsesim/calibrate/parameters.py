@@ -18,7 +18,8 @@ __all__ = ["DEFAULT_PARAMETERS", "Parameter", "family_file", "parameters_of"]
 #: it acts as launch.ramp does
 DEFAULT_PARAMETERS = (
     "power.mac.f16", "power.mac.tf32", "power.mac.i8", "power.mac.e4m3", "power.mac.e2m1", "power.sparse_mac_ratio",
-    "power.sm_active", "power.idle", "dram.tiled_fraction", "dram.latency", "l2.bytes_per_clk",
+    "power.sm_active", "power.idle", "power.burst_ratio", "power.burst_window",
+    "dram.tiled_fraction", "dram.latency", "l2.bytes_per_clk",
     "l2.sm_bytes_per_clk", "l2.far_copies", "smem.fill_contention", "pipeline.barrier", "pipeline.sparse_barrier",
     "pipeline.epilogue", "launch.cta_start", "launch.ramp", "launch.sparse_ramp", "launch.stream_gap",
     "launch.graph_gap", "launch.event_overhead", "launch.host_call", "launch.framework_call",

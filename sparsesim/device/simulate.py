@@ -13,7 +13,7 @@ import numpy as np
 
 from sparsesim.device.build import LaunchPlan, Shape, build, reduction_cycles
 from sparsesim.device.engine import OWNERS, TICKS, Launch, Owner, Stat, allocate, run
-from sparsesim.device.power import Energy, board_power, launch_energy, sustained_clock
+from sparsesim.device.power import Energy, board_power, launch_energy, run_clock
 from sparsesim.hardware import GpuSpec
 from sparsesim.kernels import Kernel, Operands
 
@@ -41,6 +41,7 @@ class Conditions:
     l2 : "warm" (the same buffers again and again), "rotating" or "cold" (nothing of them is in L2)
     locked_hz : SM clock if it is locked, else None: power decides
     gap_s, floor_s : for the power balance, idle time between launches and the shortest interval between them
+    run : (launches before the timed ones, timed launches) of a benchmark loop; None = a load without end
     activity : switching activity of the data, 1 for random; None = zeros (the GPU's `zeros_activity`)
     """
 
@@ -48,6 +49,7 @@ class Conditions:
     locked_hz: float | None = None
     gap_s: float = 0.0
     floor_s: float = 0.0
+    run: tuple[int, int] | None = None
     activity: float | None = 1.0
 
 
@@ -153,7 +155,7 @@ class Device:
             plan = build(gpu, kernel, operands, shape, clock, warm, device_ideal)
             raw = _with_reduction(self._run(plan, keep_timeline), gpu, plan, clock, device_ideal)
             energy = self._energy(plan, raw, activity)
-            settled = sustained_clock(gpu, energy, raw.cycles, conditions.gap_s, conditions.floor_s)
+            settled = run_clock(gpu, energy, raw.cycles, conditions.gap_s, conditions.floor_s, conditions.run)
             if conditions.locked_hz or "power" in ideal:
                 settled = min(clock, settled) if conditions.locked_hz and "power" not in ideal else clock
                 if settled == clock:

@@ -121,7 +121,8 @@ def findings(gpu: GpuSpec) -> list[str]:
         if not row.status:
             lines.append(f"{where}: expected a source and a status, found a default of the schema")
             continue
-        if row.status == "fitted" and (not row.rows or row.range is None):
+        has_range = row.range is not None or isinstance(row.value, bool | tuple)  # a choice has none
+        if row.status == "fitted" and not (row.rows and has_range):
             lines.append(f"{where}: expected rows and a range for a fitted value, found one without")
         if row.status == "assumed" and not row.note:
             lines.append(f"{where}: expected a note that says how an assumed value was chosen, found none")

@@ -50,6 +50,7 @@ TABLE_KEYS = {
     "legacy_macs_per_clk": DTYPE_RATES,
     "mac": OPERAND_DTYPES,
     "native_patterns": OPERAND_DTYPES,
+    "sparse_raster_group": OPERAND_DTYPES,
 }
 
 
@@ -139,6 +140,10 @@ class PowerSpec(Section):
     """Board power: what a sustained load costs, and the limit that sets the clock."""
 
     limit: Positive = quantity("W", "board power limit")
+    burst_ratio: Annotated[float, Field(ge=1, le=4)] = quantity(
+        "-", "power that a run may draw at its start, over the limit", default=1.0
+    )
+    burst_window: NonNegative = quantity("s", "time constant with which the limit then takes hold", default=0.0)
     idle: NonNegative = quantity("W", "clock-independent power of the board under load: leakage, fans, HBM idle")
     sm_active: NonNegative = quantity("J", "energy per SM-cycle that an SM is occupied, at boost voltage")
     mac: dict[str, NonNegative] = quantity("J", "energy per executed MAC, by operand dtype, at boost voltage")
@@ -261,8 +266,10 @@ class LibrarySpec(Section):
     heuristic_whole_waves: bool = quantity(
         "-", "the dense heuristic ranks mma.sync kernels by whole waves; false: by throughput beyond the first wave"
     )
-    sparse_raster_group: Count = quantity(
-        "-", "columns of tiles that the launch order of sparse mma.sp kernels walks together"
+    sparse_raster_group: dict[str, Count] = quantity(
+        "-",
+        "columns of tiles that sparse mma.sp kernels walk together, by operand dtype, where not 8",
+        default_factory=dict,
     )
     small_i8_tiles: tuple[str, ...] = quantity(
         "-", "tiles of the two-stage mma.sync kernels that small dense i8 products get", default=()

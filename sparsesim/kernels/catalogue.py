@@ -51,8 +51,8 @@ SM100_SPARSE = ((256, 256, True), (256, 128, True), (128, 256, False), (128, 128
 
 #: k per stage of the two-stage kernels that small dense i8 products get (those of the Turing generation)
 SMALL_I8_K = 64
-#: columns of tiles that dense kernels walk together (CUTLASS ThreadblockSwizzle, up to 8)
-DENSE_RASTER_GROUP = 8
+#: columns of tiles that a launch walks together (CUTLASS ThreadblockSwizzle, up to 8)
+RASTER_GROUP = 8
 DENSE_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 SPARSE_SPLITS = (1, 2, 4, 8)
 #: a CTA that shares its tile along k keeps at least this many k-steps
@@ -97,7 +97,7 @@ def _kernels(gpu: GpuSpec, ops: Operands, sparse: bool) -> Iterator[Kernel]:
     library = gpu.library
     if ops.dtype == "i8" and not sparse and library.small_i8:
         for m, n in library.small_i8:
-            yield Kernel("sm80", sparse, m, n, SMALL_I8_K, 2, 2, 2)
+            yield Kernel("sm80", sparse, m, n, SMALL_I8_K, 2, max(m // 64, 2), max(n // 64, 2))
         for kernel in _all_kernels(gpu, ops, sparse):
             yield replace(kernel, min_outputs=round(library.large_i8_outputs))
         return
@@ -109,6 +109,7 @@ def _all_kernels(gpu: GpuSpec, ops: Operands, sparse: bool) -> Iterator[Kernel]:
     scale = _scale(ops.dtype)
     if family == "sm80":
         old = gpu.compute_capability.startswith("7.")
+        group = gpu.library.sparse_raster_group.get(family_dtype(ops.dtype), RASTER_GROUP) if sparse else RASTER_GROUP
         table = SM80_SPARSE if sparse else SM70_DENSE if old else SM80_DENSE
         for m, n, k, stages, warps_m, warps_n in table:
             yield Kernel(
@@ -120,7 +121,7 @@ def _all_kernels(gpu: GpuSpec, ops: Operands, sparse: bool) -> Iterator[Kernel]:
                 stages,
                 warps_m,
                 warps_n,
-                raster_group=gpu.library.sparse_raster_group if sparse else DENSE_RASTER_GROUP,
+                raster_group=group,
             )
     elif family == "sm90":
         # 128 bytes of the dense operand per k-step; the sparse tile keeps A's bytes, so B's depth doubles

@@ -1,34 +1,52 @@
-"""Compare the model with all measured files; write docs/accuracy.md, its figure, and sparsesim/residuals.toml.
+"""Compare the model with all measured files.
 
 Usage: python bench/accuracy.py MEASURED_FOLDER [--jobs N]
+
+Writes docs/accuracy.md, its figures, docs/accuracy_levels.json (what the next run compares with),
+sparsesim/residuals.toml, the rows and levels that `make test` holds (tests/data), and the README's table.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import json
 import re
 import sys
-from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+from accuracy_carried import write_carried
+from accuracy_figures import draw_change, draw_scatter
+from accuracy_groups import (
+    bucket,
+    coverage,
+    grouped,
+    levels,
+    path_of,
+    quantiles,
+    steps_right,
+    summary,
+    table,
+    untouched_gpus,
+    wave_steps,
+)
 
 from sparsesim._version import __version__
 from sparsesim.hardware import load_gpu
-from sparsesim.measured import MeasuredRow, read_measured
-from sparsesim.uncertainty import CLASSES, POOLED, RESIDUALS, size_class
-from sparsesim.validate import Prediction, error_summary, predict_rows, speedup_groups
+from sparsesim.measured import read_measured
+from sparsesim.uncertainty import RESIDUALS, held_out, interval_from
+from sparsesim.validate import Prediction, predict_rows, speedup_groups
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "accuracy.md"
+LEVELS = ROOT / "docs" / "accuracy_levels.json"
 SCATTER = ROOT / "docs" / "figures" / "accuracy_scatter.png"
+CHANGE = ROOT / "docs" / "figures" / "accuracy_change.png"
 README = ROOT / "README.md"
 CORE = re.compile(r"slidesparse_")
-MIN_ROWS = 25
 WORST = 20
+#: how the `rows` of fitted values call the files of a GPU, where not by the GPU's name
+FILES_OF = {"a100_pcie_80gb": "slidesparse_a100_pcie", "a100_sxm4_80gb": "a100_sxm"}
 GAPS = """\
 ## What is not explained
 
@@ -41,32 +59,6 @@ GAPS = """\
 - Launches below 30 us on all boards: too fast by 10 to 30 %. What a kernel's start and end cost is not measured.
 - a100 and l40s i8 dense in small launches (PyTorch rows): these carry quantisation kernels that the model does not add.
 """
-
-
-def table(rows: Iterable[tuple[object, ...]], header: tuple[str, ...]) -> str:
-    """A Markdown table."""
-    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    return "\n".join([*lines, *("| " + " | ".join(map(str, row)) + " |" for row in rows)])
-
-
-def grouped(
-    predictions: Iterable[Prediction], key: Callable[[MeasuredRow], tuple[str, ...]]
-) -> dict[tuple[str, ...], list[Prediction]]:
-    """Predictions by key, sorted."""
-    groups: dict[tuple[str, ...], list[Prediction]] = collections.defaultdict(list)
-    for p in predictions:
-        groups[key(p.row)].append(p)
-    return dict(sorted(groups.items()))
-
-
-def summary(members: list[Prediction]) -> dict[str, float]:
-    """Errors of one group."""
-    return error_summary([p.predicted_us for p in members], [p.row.time_us for p in members])
-
-
-def path_of(row: MeasuredRow) -> str:
-    """sparse or dense."""
-    return "sparse" if row.is_sparse else "dense"
 
 
 def readme_table(predictions: list[Prediction]) -> str:
@@ -95,64 +87,21 @@ def readme_table(predictions: list[Prediction]) -> str:
     return table(rows, ("GPU", "dtype", "sparse (rows)", "dense (rows)", "speedup", "right side of 1"))
 
 
-def write_residuals(predictions: list[Prediction]) -> None:
-    """5 % and 95 % quantiles of ln(predicted / measured) by family, path and size class of the prediction."""
-    family = {name: load_gpu(name).family for name in {p.row.gpu for p in predictions}}
+def write_residuals(table_of: dict[str, dict[str, dict[str, tuple[float, float]]]]) -> None:
+    """Write the quantiles of `accuracy_groups.quantiles` as TOML."""
     lines = [
-        "# Written by bench/accuracy.py: 5 % and 95 % quantiles of ln(predicted / measured).",
+        "# Written by bench/accuracy.py: 5 % and 95 % quantiles of ln(predicted / measured), over the shapes that",
+        "# `sparsesim.uncertainty.held_out` does not hold out.",
         f'version = "{__version__}"',
     ]
-    for name in [POOLED, *sorted(set(family.values()))]:
-        for path in ("dense", "sparse"):
-            chosen = [p for p in predictions if name in (POOLED, family[p.row.gpu]) and path_of(p.row) == path]
-            cells = []
-            for size, _ in CLASSES:
-                errors = [p.log_error for p in chosen if size_class(p.predicted_us) == size]
-                if len(errors) >= MIN_ROWS or (name == POOLED and errors):
-                    low, high = np.quantile(errors, (0.05, 0.95))
-                    cells.append(f"{size} = [{low:.4f}, {high:.4f}]")
-            if cells:
-                lines += ["", f"[quantiles.{name}.{path}]", *cells]
+    for name, paths in table_of.items():
+        for path, cells in paths.items():
+            lines += ["", f"[quantiles.{name}.{path}]"]
+            lines += [f"{size} = [{low:.4f}, {high:.4f}]" for size, (low, high) in cells.items()]
     RESIDUALS.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def draw(predictions: list[Prediction]) -> None:
-    """Predicted over measured against measured time, one panel per GPU with many rows."""
-    by_gpu = grouped(predictions, lambda row: (row.gpu,))
-    shown = [(key[0], members) for key, members in by_gpu.items() if len(members) >= 100]
-    columns = 3
-    lines = -(-len(shown) // columns)
-    figure = Figure(figsize=(11, 2.6 * lines + 0.9), layout="constrained")
-    axes = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
-    for ax in axes.flat[len(shown) :]:
-        ax.set_visible(False)
-    for ax, (gpu, members) in zip(axes.flat, shown, strict=False):
-        for path, colour, marker in (("dense", "#E69F00", "o"), ("sparse", "#0072B2", "^")):
-            chosen = [p for p in members if path_of(p.row) == path]
-            ax.scatter(
-                [p.row.time_us for p in chosen], [p.predicted_us / p.row.time_us for p in chosen],
-                s=7, alpha=0.4, color=colour, marker=marker, linewidths=0, label=path,
-            )  # fmt: skip
-        ax.axhline(1.0, color="black", linewidth=0.8)
-        ax.axhspan(1 / 1.2, 1.2, color="0.9", zorder=0)
-        ax.set(xscale="log", yscale="log", ylim=(0.2, 3.0))
-        ax.set_yticks([0.25, 0.5, 1.0, 2.0], ["0.25", "0.5", "1", "2"])
-        ax.set_yticks([], minor=True)
-        ax.set_title(f"{gpu}, {len(members)} rows", fontsize=10)
-    for ax in axes[-1]:
-        ax.set_xlabel("measured time, µs")
-    for line in axes:
-        line[0].set_ylabel("predicted / measured")
-    figure.suptitle("Model against all measured rows; grey band: ±20 %", fontsize=13, weight="bold")
-    handles, labels = axes.flat[0].get_legend_handles_labels()
-    if len(labels) < 2:
-        handles, labels = max((ax.get_legend_handles_labels() for ax in axes.flat), key=lambda pair: len(pair[1]))
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, markerscale=3, frameon=False)
-    FigureCanvasAgg(figure)
-    figure.savefig(SCATTER, dpi=110, metadata={"Software": None})
-
-
-def page(predictions: list[Prediction], skipped: list[dict[str, str]]) -> str:
+def page(predictions: list[Prediction], skipped: list[dict[str, str]], inside: list) -> str:
     """docs/accuracy.md."""
     long = [p for p in predictions if p.row.time_us >= 10.0]
     protocol = grouped(
@@ -169,6 +118,16 @@ def page(predictions: list[Prediction], skipped: list[dict[str, str]]) -> str:
             if len(chosen) >= 10:
                 s = summary(chosen)
                 sizes.append((family, path, size, len(chosen), f"{s['male']:.3f}", f"{s['bias']:+.3f}"))
+    names = sorted({p.row.gpu for p in long})
+    clean = untouched_gpus(names, lambda name: FILES_OF.get(name, name))
+    untouched = []
+    for key, members in grouped(
+        [p for p in long if p.row.gpu in clean], lambda row: (row.gpu, row.dtype, path_of(row), row.timing)
+    ).items():
+        s = summary(members)
+        untouched.append((*key, len(members), f"{s['male']:.3f}", f"{s['p90']:.3f}", f"{s['bias']:+.3f}"))
+    steps = wave_steps(predictions)
+    right, there, near = steps_right(steps)
     worst = sorted(long, key=lambda p: -abs(p.log_error))[:WORST]
     reasons = collections.Counter(item["why"] for item in skipped)
     parts = [
@@ -179,6 +138,26 @@ def page(predictions: list[Prediction], skipped: list[dict[str, str]]) -> str:
         "data.",
         f"{len(predictions)} rows simulated, {len(skipped)} skipped.",
         f"![Predicted over measured](figures/{SCATTER.name})",
+        f"![Change against the last run](figures/{CHANGE.name})",
+        "## GPUs that no fit used",
+        "None of their timings set a value; their files hold datasheet values and those of their family.",
+        table(untouched, ("GPU", "dtype", "path", "timing", "rows", "male", "p90", "bias")),
+        "## Wave steps",
+        f"Times at M + 1 tokens over those at M, all else equal: {len(steps)} measured pairs, {there} of them steps\n"
+        f"(more than 10 %). Present or absent as measured: {right / max(len(steps), 1):.0%}. "
+        f"Height within 15 %: {near} of {there}.",
+        table(
+            (
+                (r.gpu, r.dtype, f"{r.m}×{r.k}", f"{r.n} to {r.n + 1}", f"{measured:.2f}", f"{predicted:.2f}")
+                for r, measured, predicted in steps
+                if measured > 1.1 or predicted > 1.1
+            ),
+            ("GPU", "dtype", "weight m×k", "tokens", "measured ratio", "predicted ratio"),
+        ),
+        "## Intervals",
+        "Share of measured times inside the predicted 90 % interval, over the half of the shapes that the residuals\n"
+        "do not come from.",
+        table(((f, p, n, f"{share:.1%}") for f, p, n, share in inside), ("family", "path", "rows", "inside")),
         "## By GPU, dtype, path and protocol",
         table(rows, ("GPU", "dtype", "path", "timing", "L2", "clock", "rows", "male", "p90", "bias")),
         "## By measured time",
@@ -201,16 +180,8 @@ def page(predictions: list[Prediction], skipped: list[dict[str, str]]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def bucket(time_us: float) -> str:
-    """Size bucket of a measured time."""
-    for name, most in (("<10", 10.0), ("10-30", 30.0), ("30-100", 100.0), ("100-1000", 1000.0)):
-        if time_us < most:
-            return name
-    return ">1000"
-
-
 def main() -> None:
-    """Run the comparison and write the three files."""
+    """Run the comparison and write its files."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--jobs", type=int, default=None)
@@ -225,13 +196,23 @@ def main() -> None:
 
     predictions, skipped = predict_rows(rows, progress=progress, jobs=options.jobs)
     print(file=sys.stderr)
-    PAGE.write_text(page(predictions, skipped), encoding="utf-8")
-    draw(predictions)
-    write_residuals(predictions)
+    now = levels(predictions)
+    before = json.loads(LEVELS.read_text(encoding="utf-8"))["groups"] if LEVELS.is_file() else {}
+    learnt = quantiles([p for p in predictions if not held_out(p.row.m, p.row.n, p.row.k)])
+
+    def interval(family: str, sparse: bool, predicted_us: float) -> tuple[float, float]:
+        return interval_from(learnt, family, sparse, predicted_us)
+
+    PAGE.write_text(page(predictions, skipped, coverage(predictions, interval)), encoding="utf-8")
+    draw_scatter(predictions, SCATTER)
+    draw_change(before, now, CHANGE)
+    LEVELS.write_text(json.dumps({"version": __version__, "groups": now}, indent=1) + "\n", encoding="utf-8")
+    write_residuals(learnt)
+    write_carried(predictions)
     text = README.read_text(encoding="utf-8")
     pattern = re.compile(r"\| GPU \| dtype \|.*?(?=\n\n)", re.DOTALL)
     README.write_text(pattern.sub(lambda _: readme_table(predictions), text, count=1), encoding="utf-8")
-    print(f"wrote {PAGE}, {SCATTER}, {RESIDUALS} and the table in {README}")
+    print(f"wrote {PAGE}, its figures, {LEVELS}, {RESIDUALS}, tests/data and the table in {README}")
 
 
 if __name__ == "__main__":

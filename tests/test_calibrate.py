@@ -205,6 +205,7 @@ def test_coordinates(start, low, value):
     assert parameter.scale == ("linear" if low == 0 else "log")
     assert parameter.value(parameter.coordinate(value)) == pytest.approx(value)
     assert (parameter.value(-0.1), parameter.value(1.1)) == (parameter.low, parameter.high)
+    assert parameter.value(1e-17) == parameter.low  # nothing between 0 and what a hardware file may hold
     if value:
         step = 1e-6
         moved = parameter.coordinate(value * math.exp(step)) - parameter.coordinate(value)

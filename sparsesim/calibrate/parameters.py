@@ -26,6 +26,8 @@ DEFAULT_PARAMETERS = (
 )  # fmt: skip
 #: significant digits of a fitted value
 DIGITS = 4
+#: share of a range that begins at 0 below which a value is 0
+NOTHING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,8 @@ class Parameter:
             value = self.low * (self.high / self.low) ** coordinate
         else:
             value = self.low + coordinate * (self.high - self.low)
+            if value < NOTHING * self.high:  # rounding of a fit that ended at 0
+                value = 0.0
         return min(max(value, self.low), self.high)
 
     def rounded(self, coordinate: float) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 from sparsesim.device.engine import TICKS, Launch
 from sparsesim.hardware import GpuSpec
 from sparsesim.kernels import Kernel, KStep, Operands, kstep, occupancy, stage_bytes
-from sparsesim.kernels.datapath import rate_key
+from sparsesim.kernels.datapath import barrier_cycles, rate_key
 
 __all__ = ["DEVICE_IDEALS", "LaunchPlan", "Shape", "build", "reduction_cycles"]
 
@@ -104,7 +104,7 @@ def build(
     free_port = "operand" in ideal
     read = 0.0 if free_port else step.smem_read - port_saved * reads_of_a
     fill = 0.0 if free_port else step.smem_fill - port_saved * gpu.smem.fill_contention
-    barrier = gpu.pipeline.barrier + (gpu.pipeline.sparse_barrier if operands.gain > 1.0 else 0.0)
+    barrier = barrier_cycles(gpu, kernel)
 
     table, size = _tables(gpu, kernel, step, shape, clock_hz, meta_share, k_steps, ideal)
     latency_l2 = 0.0 if full or "l2" in ideal else _mean_latency(gpu)

@@ -253,6 +253,9 @@ class PipelineSpec(Section):
     """Costs of a main-loop iteration and of an epilogue that no datapath resource explains."""
 
     barrier: NonNegative = quantity("clk", "serial cost of the stage barrier per k-step")
+    legacy_barrier: NonNegative = quantity(
+        "clk", "the same for mma.sync kernels where the generation is not mma", default=0.0
+    )
     sparse_barrier: NonNegative = quantity("clk", "further serial cost per k-step of a sparse main loop")
     epilogue: NonNegative = quantity("clk", "serial cost of an epilogue beyond its bytes")
     overhead_instructions: NonNegative = quantity(
@@ -272,7 +275,7 @@ class LibrarySpec(Section):
         default_factory=dict,
     )
     small_i8_tiles: tuple[str, ...] = quantity(
-        "-", "tiles of the two-stage mma.sync kernels that small dense i8 products get", default=()
+        "-", "mma.sync kernels that small dense i8 products get: tile m x n _ k x stages", default=()
     )
     large_i8_outputs: NonNegative = quantity(
         "-", "output elements per SM from which on the other dense i8 kernels are offered", default=0.0
@@ -282,14 +285,14 @@ class LibrarySpec(Section):
     @classmethod
     def _tiles(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for tile in value:
-            if not re.fullmatch(r"[0-9]{1,3}x[0-9]{1,3}", tile):
-                raise PydanticCustomError("tile", "Input should be tiles such as 128x64")
+            if not re.fullmatch(r"[1-9][0-9]{1,2}x[1-9][0-9]{1,2}_[1-9][0-9]{1,2}x[1-9][0-9]?", tile):
+                raise PydanticCustomError("tile", "Input should be tiles such as 128x64_64x3")
         return value
 
     @property
-    def small_i8(self) -> tuple[tuple[int, int], ...]:
-        """`small_i8_tiles` as (tile m, tile n)."""
-        return tuple((int(m), int(n)) for m, _, n in (tile.partition("x") for tile in self.small_i8_tiles))
+    def small_i8(self) -> tuple[tuple[int, ...], ...]:
+        """`small_i8_tiles` as (tile m, tile n, k per stage, stages)."""
+        return tuple(tuple(map(int, re.split("[x_]", tile))) for tile in self.small_i8_tiles)
 
 
 class Provenance(Section):

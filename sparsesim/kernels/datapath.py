@@ -23,6 +23,7 @@ from sparsesim.sparsity import Pattern
 __all__ = [
     "KStep",
     "Operands",
+    "barrier_cycles",
     "kstep",
     "mma_interval",
     "operand_bytes",
@@ -121,6 +122,13 @@ def stage_bytes(kernel: Kernel, ops: Operands) -> int:
     """Shared memory of one pipeline stage on one SM [bytes]; a pair splits B between its two SMs."""
     a, _, b = operand_bytes(kernel, ops)
     return math.ceil(a + (b / 2 if kernel.pair else b))
+
+
+def barrier_cycles(gpu: GpuSpec, kernel: Kernel) -> float:
+    """Serial cost [SM cycles] of the stage barrier in each k-step of `kernel`."""
+    legacy = kernel.family == "sm80" and gpu.tensor.generation != "mma"
+    barrier = gpu.pipeline.legacy_barrier if legacy else gpu.pipeline.barrier
+    return barrier + (gpu.pipeline.sparse_barrier if kernel.sparse else 0.0)
 
 
 def mma_interval(gpu: GpuSpec, dtype: str, acc_dtype: str, k: int, ops: Operands | None = None) -> float:

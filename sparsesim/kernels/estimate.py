@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from sparsesim.hardware import GpuSpec
-from sparsesim.kernels.datapath import KStep
+from sparsesim.kernels.datapath import KStep, barrier_cycles
 from sparsesim.kernels.kernel import Kernel
 
 __all__ = ["estimate_cycles"]
@@ -43,7 +43,7 @@ def estimate_cycles(
     moved = step.a_request * part_m + step.b_request * part_n
     service = max(step.tensor, step.smem_read + step.smem_fill, step.issue, step.decode)
     l2_share = moved * busy / gpu.l2.bytes_per_clk
-    barrier = gpu.pipeline.barrier + (gpu.pipeline.sparse_barrier if kernel.sparse else 0.0)
+    barrier = barrier_cycles(gpu, kernel)
     latency = gpu.l2.latency_far + (0.0 if in_l2 else gpu.dram.latency * clock_hz)
     hidden = latency / (max(kernel.stages - 1, 1) * together)
     main_loop = per_split * max(service, (service + barrier) / together, l2_share, hidden)

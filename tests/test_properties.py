@@ -441,7 +441,7 @@ EXTRAPOLATED = [
     ("b200", None, "256x128_64x8"),
     ("b200", None, "128x128_64x6"),
     ("rtx4090", None, "128x256_32x3"),
-    ("rtx4090", "2:4", "256x64_64x3"),
+    ("rtx4090", "2:4", "128x128_64x3"),
     ("hypothetical_nm", None, "64x128_64x3"),
     ("hypothetical_nm", "2:4", "128x128_64x3"),
     pytest.param("hypothetical_nm", None, "128x128_32x3", marks=DRIFT),

@@ -29,13 +29,11 @@ SM70_DENSE = (
     (256, 128, 32, 2, 4, 2), (128, 256, 32, 2, 2, 4), (128, 128, 32, 2, 2, 2), (128, 64, 32, 2, 2, 2),
     (64, 128, 32, 2, 2, 2), (64, 64, 32, 2, 2, 2), (128, 32, 32, 2, 4, 1),
 )  # fmt: skip
-#: SM80 sparse: k is the uncompressed depth. CUTLASS's wide 128x256 and 64x256 tiles are left out: no public
-#: profile of cuSPARSELt names one, and with them A100's large-m rates come out too high
-SM80_SPARSE = (
-    (64, 128, 64, 6, 2, 2), (256, 128, 64, 3, 4, 2), (128, 128, 64, 3, 2, 2), (256, 64, 64, 3, 4, 1),
-    (128, 64, 64, 3, 2, 2), (64, 64, 64, 4, 2, 2), (128, 128, 128, 3, 2, 4), (256, 64, 128, 3, 4, 1),
-    (128, 64, 128, 4, 2, 2), (64, 128, 128, 3, 2, 2), (64, 64, 128, 3, 2, 2),
-)  # fmt: skip
+#: SM80 sparse (k is the uncompressed depth): the tiles that names of cuSPARSELt's kernels show in public profiles
+#: (128x128x64 for f16, 128x64x128 for i8) and the 256x128 of CUTLASS. Measured: at n = 64 a step of 64 in f16, or of
+#: 128 in i8, takes what a tile of 128 columns needs; smaller tiles of CUTLASS would be faster
+SM80_SPARSE_16BIT = ((256, 128, 64, 3, 4, 2), (128, 128, 64, 3, 2, 2), (128, 128, 128, 3, 2, 4))
+SM80_SPARSE_8BIT = (*SM80_SPARSE_16BIT, (128, 64, 64, 4, 2, 2))
 #: SM90 dense: (m, n, cluster m, cluster n)
 SM90_DENSE = (
     (128, 256, 2, 1), (256, 128, 1, 2), (192, 192, 1, 2), (128, 192, 2, 1), (128, 128, 2, 1), (128, 64, 2, 1),
@@ -111,7 +109,8 @@ def _all_kernels(gpu: GpuSpec, ops: Operands, sparse: bool) -> Iterator[Kernel]:
     if family == "sm80":
         old = gpu.compute_capability.startswith("7.")
         group = gpu.library.sparse_raster_group.get(family_dtype(ops.dtype), RASTER_GROUP) if sparse else RASTER_GROUP
-        table = SM80_SPARSE if sparse else SM70_DENSE if old else SM80_DENSE
+        sparse_table = SM80_SPARSE_8BIT if scale == 2.0 else SM80_SPARSE_16BIT
+        table = sparse_table if sparse else SM70_DENSE if old else SM80_DENSE
         for m, n, k, stages, warps_m, warps_n in table:
             yield Kernel(
                 "sm80",

@@ -31,8 +31,11 @@ LAYERS = (
     "runtime",
     "attribution",
     "measured",
+    "measure",
+    "backends",
     "uncertainty",
     "validate",
+    "live",
     "calibrate",
     "figures",
     "api",
@@ -49,10 +52,12 @@ HOMES = {
     "pydantic_core": ("hardware/",),
     "typer": ("cli/", "__main__.py"),
     "rich": ("cli/",),
+    "torch": ("backends/",),
+    "pynvml": ("backends/",),
 }
 
 #: libraries that every installation has; others are optional, and imported by the function that needs them
-REQUIRED = {*HOMES, "numpy", "sparsesim"}
+REQUIRED = {*HOMES, "numpy", "sparsesim"} - {"torch", "pynvml"}
 
 MAX_LINES = 600
 #: Numba's disk cache does not notice an edit in another file, so all jitted code is in one

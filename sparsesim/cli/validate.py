@@ -8,6 +8,7 @@ import typer
 
 from sparsesim.cli import options as opt
 from sparsesim.cli.output import JsonTarget, add_row, progress, say, show_table, table
+from sparsesim.errors import UserError
 
 if TYPE_CHECKING:
     from sparsesim.validate import Validation
@@ -18,7 +19,17 @@ EXAMPLE = "Example: sparsesim validate measured/sparse/slidesparse_*.csv --json 
 #: rows named for each reason to skip
 NAMED = 3
 
-Files = Annotated[list[str], typer.Argument(metavar="FILES...", help="CSV files of measured timings.")]
+Files = Annotated[list[str] | None, typer.Argument(metavar="[FILES...]", help="CSV files of measured timings.")]
+Live = Annotated[
+    bool,
+    typer.Option("--live", help="Measure on this machine's GPU first (see `measure`); FILES are shapes to measure."),
+]
+Out = Annotated[
+    str,
+    typer.Option("--out", metavar="FILE", help="With --live: CSV of the rows; the page stands beside it as .md."),
+]
+LiveTiming = Annotated[str, typer.Option("--timing", metavar="WORD", help="With --live: stream, graph, event or host.")]
+LiveL2 = Annotated[str, typer.Option("--l2", metavar="WORD", help="With --live: warm, rotating or cold.")]
 MinUs = Annotated[
     float,
     typer.Option("--min-us", metavar="US", help="Rows measured below this time enter no group.", parser=opt.number),
@@ -30,15 +41,36 @@ def register(app: typer.Typer) -> None:
     app.command("validate", epilog=EXAMPLE)(validate)
 
 
-def validate(files: Files, min_us: MinUs = 10.0, json: opt.Json = None) -> None:
-    """Compare the model with measured timings: errors by GPU, type and kind."""
+def validate(
+    files: Files = None,
+    min_us: MinUs = 10.0,
+    live: Live = False,
+    out: Out = "live.csv",
+    timing: LiveTiming = "stream",
+    l2: LiveL2 = "warm",
+    json: opt.Json = None,
+) -> None:
+    """Compare the model with measured timings: errors by GPU, type and kind.
+
+    With --live the timings are taken first, on this machine's GPU (by default of square f16 and bf16 shapes), and the
+    comparison is also written as a page.
+    """
     target = JsonTarget.parse(json)
     from sparsesim.api import validate_files
 
-    with progress("predicting") as report:
-        result = validate_files(files, min_us, report)
+    if live:
+        from sparsesim.cli.live import validate_live
+
+        result, page = validate_live(files or [], min_us, out, timing, l2)
+    else:
+        if not files:
+            raise UserError("FILES: expected at least one CSV file of measured timings (or --live), found none")
+        with progress("predicting") as report:
+            result, page = validate_files(files, min_us, report), None
     if target.write(result.to_dict()):
         show(result, min_us)
+        if page is not None:
+            say(f"wrote {page}")
 
 
 def show(result: Validation, min_us: float) -> None:

@@ -212,30 +212,41 @@ def validate_files(
     files: Iterable[str | Path],
     min_us: float = 10.0,
     progress: Callable[[int, int], None] | None = None,
+    gpu: str | Path | GpuSpec | None = None,
+    shapes: str | Path | Workload | None = None,
 ) -> Validation:
-    """Compare the model with files of measured timings.
+    """Compare the model with files of measured timings, and with profiles.
 
     Parameters
     ----------
     files : iterable of paths
-        CSV files in the schema of `sparsesim.measured`.
+        CSV files in the schema of `sparsesim.measured`, and profiles (see `sparsesim.profiles`).
     min_us : float
         Rows measured below this [µs] are predicted but enter no group.
     progress : callable, optional
         Called as progress(done, total) after each row.
+    gpu : str, Path or GpuSpec, optional
+        The GPU of profiles that do not name theirs.
+    shapes : str, Path or Workload, optional
+        Shapes of a profile's GEMM kernels in the order of their launches, where it records none.
 
     Returns
     -------
     Validation
         Error measures (defined in `sparsesim.validate`) by GPU, type and kind, each row with its
-        prediction, and the rows that could not be simulated, with the reason.
+        prediction, and the rows that could not be simulated, with the reason. Of profiles also `kernels`:
+        path, tile and hardware counters beside the model's.
 
     Raises
     ------
     UserError
         No files, one given twice, or unreadable ones: every problem, one line each.
     """
+    from dataclasses import replace
+
     from sparsesim.measured import MeasuredRow, read_measured
+    from sparsesim.profile_check import read_profiles, summary
+    from sparsesim.profiles import detect_profile
     from sparsesim.validate import validate_rows
 
     problems = _Gather()
@@ -245,16 +256,36 @@ def validate_files(
     if not 0.0 <= min_us < float("inf"):
         problems.lines.append(Problem.line("min_us", "", "a time of at least 0 [µs]", min_us))
     rows: list[MeasuredRow] = []
+    profiled: list[Path] = []
     seen: set[Path] = set()
     for path in paths:
         with problems:
             if path.resolve() in seen:
                 raise UserError(f"{path}: expected each file once, found it twice")
             seen.add(path.resolve())
-            rows += read_measured(path)
+            if detect_profile(path) is None:
+                rows += read_measured(path)
+            else:
+                profiled.append(path)
+    with problems:
+        spec = None if gpu is None else resolve_gpu(gpu)
+        ops = load_workload(shapes) if isinstance(shapes, str | Path) else shapes
     problems.raise_if_any()
+    launches = None if ops is None else [op for op in ops.ops for _ in range(op.count)]
+    profiles = read_profiles(profiled, spec, launches)
+    rows += profiles.rows
     total = len(rows)
-    return validate_rows(rows, min_us=min_us, progress=None if progress is None else lambda done: progress(done, total))
+    result = validate_rows(
+        rows,
+        lambda name: profiles.gpus[name] if name in profiles.gpus else load_gpu(name),
+        min_us,
+        None if progress is None else lambda done: progress(done, total),
+    )
+    if not profiled:
+        return result
+    checks = profiles.check()
+    kernels = {**summary(checks), "checks": [check.to_dict() for check in checks]}
+    return replace(result, skipped=[*result.skipped, *profiles.skipped], kernels=kernels)
 
 
 def resolve_gpu(gpu: str | Path | GpuSpec) -> GpuSpec:

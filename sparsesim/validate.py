@@ -63,6 +63,8 @@ class Validation:
     groups: list[dict[str, Any]]
     predictions: list[Prediction]
     skipped: list[dict[str, str]]
+    #: where profiles were among the files: each kernel beside the model's, and a summary
+    kernels: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data in the form of the CLI's JSON contract."""
@@ -86,6 +88,7 @@ class Validation:
                 for p in self.predictions
             ],
             "skipped": self.skipped,
+            **({} if self.kernels is None else {"kernels": self.kernels}),
         }  # fmt: skip
 
 

@@ -38,7 +38,8 @@ STICKY = (
 #: words of errors that say that a library has no kernel
 UNSUPPORTED = (
     "not supported", "not implemented", "unsupported", "must be divisible", "multiple of", "expected", "only supports",
-    "requires compute capability", "arch_mismatch", "architecture mismatch", "status_not_supported", "needs to be greater than",
+    "requires compute capability", "arch_mismatch", "architecture mismatch", "status_not_supported",
+    "needs to be greater than",
 )  # fmt: skip
 #: rows of D that are compared with the float32 product: all of small ones, a sample of large ones
 CHECKED_ROWS = 1024

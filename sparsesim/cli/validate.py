@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sparsesim.cli import options as opt
-from sparsesim.cli.output import JsonTarget, add_row, progress, say, show_table, table
+from sparsesim.cli.output import JsonTarget, add_row, percent, progress, say, show_table, table
 from sparsesim.errors import UserError
 
 if TYPE_CHECKING:
@@ -19,7 +19,9 @@ EXAMPLE = "Example: sparsesim validate measured/sparse/slidesparse_*.csv --json 
 #: rows named for each reason to skip
 NAMED = 3
 
-Files = Annotated[list[str] | None, typer.Argument(metavar="[FILES...]", help="CSV files of measured timings.")]
+Files = Annotated[
+    list[str] | None, typer.Argument(metavar="[FILES...]", help="CSV files of measured timings, and profiles.")
+]
 Live = Annotated[
     bool,
     typer.Option("--live", help="Measure on this machine's GPU first (see `measure`); FILES are shapes to measure."),
@@ -27,6 +29,18 @@ Live = Annotated[
 Out = Annotated[
     str,
     typer.Option("--out", metavar="FILE", help="With --live: CSV of the rows; the page stands beside it as .md."),
+]
+ProfileGpu = Annotated[
+    str | None,
+    typer.Option("--gpu", metavar="GPU", help="The GPU of profiles that do not name theirs."),
+]
+Shapes = Annotated[
+    str | None,
+    typer.Option(
+        "--shapes",
+        metavar="FILE",
+        help="Workload with the shapes of a profile's GEMM kernels in order of launch, where it records none.",
+    ),
 ]
 LiveTiming = Annotated[str, typer.Option("--timing", metavar="WORD", help="With --live: stream, graph, event or host.")]
 LiveL2 = Annotated[str, typer.Option("--l2", metavar="WORD", help="With --live: warm, rotating or cold.")]
@@ -48,9 +62,14 @@ def validate(
     out: Out = "live.csv",
     timing: LiveTiming = "stream",
     l2: LiveL2 = "warm",
+    gpu: ProfileGpu = None,
+    shapes: Shapes = None,
     json: opt.Json = None,
 ) -> None:
     """Compare the model with measured timings: errors by GPU, type and kind.
+
+    Profiles (ncu --csv, nsys stats and SQLite, PyTorch traces, CUTLASS profiler, cuBLASLt logs) are timings, too, and
+    show the kernel that the library picked, and its hardware counters, beside the model's.
 
     With --live the timings are taken first, on this machine's GPU (by default of square f16 and bf16 shapes), and the
     comparison is also written as a page.
@@ -66,7 +85,7 @@ def validate(
         if not files:
             raise UserError("FILES: expected at least one CSV file of measured timings (or --live), found none")
         with progress("predicting") as report:
-            result, page = validate_files(files, min_us, report), None
+            result, page = validate_files(files, min_us, report, gpu, shapes), None
     if target.write(result.to_dict()):
         show(result, min_us)
         if page is not None:
@@ -93,6 +112,8 @@ def show(result: Validation, min_us: float) -> None:
             "" if sign is None else f"{sign:.3f}",
         )
     show_table(title, grid)
+    if result.kernels is not None:
+        show_kernels(result.kernels)
     say(f"\n{len(result.predictions)} rows predicted, {len(result.skipped)} skipped")
     reasons: dict[str, list[str]] = {}
     for item in result.skipped:
@@ -100,3 +121,44 @@ def show(result: Validation, min_us: float) -> None:
     for why, rows in sorted(reasons.items(), key=lambda entry: -len(entry[1])):
         named = ", ".join(rows[:NAMED]) + (", …" if len(rows) > NAMED else "")
         say(f"  {len(rows)} skipped: {why} ({named})")
+
+
+def show_kernels(kernels: dict[str, Any]) -> None:
+    """Print the library's kernels beside the model's, and the counters that both have."""
+    grid = table(
+        "shape", "library", "tile", "model's tile", "measured µs", "predicted", right=("measured µs", "predicted")
+    )
+    for check in kernels["checks"]:
+        took = check["measured_us"]
+        add_row(
+            grid,
+            f"{check['m']}×{check['n']}×{check['k']} {check['dtype']} {check['pattern']}",
+            check["library"]
+            + ("" if check["path"] == check["model_path"] else f" {check['path']}, model {check['model_path']}"),
+            _tile(check["tile"], check["stages"]),
+            _tile(check["model_tile"], check["model_stages"]) + ("" if check["same_tile"] is not False else " ≠"),
+            "" if took is None else f"{took:.1f}",
+            f"{check['predicted_us']:.1f}",
+        )
+    show_table("Kernels that the library picked, and the model", grid)
+    counted = [check for check in kernels["checks"] if check["counters"]]
+    if counted:
+        grid = table("shape", "counter", "hardware", "model", right=("hardware", "model"))
+        for check in counted:
+            for name, pair in check["counters"].items():
+                cells = (
+                    (f"{pair[side] / 1e6:.1f} MB" if name == "dram_bytes" else percent(pair[side]))
+                    for side in ("hardware", "model")
+                )
+                add_row(
+                    grid, f"{check['m']}×{check['n']}×{check['k']} {check['dtype']}", name.replace("_", " "), *cells
+                )
+        show_table("Hardware counters", grid)
+    say(f"\n{kernels['same_tile']} of {kernels['tiles_named']} kernels whose tile is named have the model's")
+
+
+def _tile(tile: list[int | None] | None, stages: int | None) -> str:
+    if tile is None:
+        return "not named"
+    sides = "×".join(str(side) for side in tile if side)
+    return f"{sides}, {stages} stages" if stages else sides

@@ -38,6 +38,7 @@ LAYERS = (
     "validate",
     "live",
     "profile_check",
+    "microbench",
     "calibrate",
     "figures",
     "api",

@@ -151,7 +151,10 @@ def show_kernels(kernels: dict[str, Any]) -> None:
                     for side in ("hardware", "model")
                 )
                 add_row(
-                    grid, f"{check['m']}×{check['n']}×{check['k']} {check['dtype']}", name.replace("_", " "), *cells
+                    grid,
+                    f"{check['m']}×{check['n']}×{check['k']} {check['dtype']} {check['pattern']}",
+                    name.replace("_", " "),
+                    *cells,
                 )
         show_table("Hardware counters", grid)
     say(f"\n{kernels['same_tile']} of {kernels['tiles_named']} kernels whose tile is named have the model's")

@@ -141,7 +141,8 @@ def _tensor(readings: Readings, gpu: GpuSpec) -> Iterator[Value]:
     if interval is not None and gpu.tensor.generation == "wgmma":
         ideal = 64 * WGMMA_N * WGMMA_K / gpu.tensor.macs_per_clk["f16_f32"]
         yield _bounded(
-            "tensor.dense_issue_ratio", interval / ideal, 1.0, "-", f"{WGMMA_DENSE} = {interval:.4g} clk over {ideal:g}, both operands in shared memory",
+            "tensor.dense_issue_ratio", interval / ideal, 1.0, "-",
+            f"{WGMMA_DENSE} = {interval:.4g} clk over {ideal:g}, both operands in shared memory",
         )  # fmt: skip
 
 

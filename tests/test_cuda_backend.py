@@ -26,7 +26,7 @@ OPERATORS = {
 
 @pytest.fixture
 def torch():
-    return pytest.importorskip("torch", reason="needs PyTorch (pip install 'sparsesim[cuda]')", exc_type=ImportError)
+    return pytest.importorskip("torch", reason="needs PyTorch (pip install 'sparsesim[cuda]')")
 
 
 def test_nvml_masks():
@@ -119,7 +119,12 @@ def test_operators_take_the_arguments_that_are_passed(torch, name):
 
 @pytest.mark.parametrize(
     ("dtype", "pattern", "library"),
-    [("f16", "dense", "cublaslt"), ("bf16", "dense", "cublaslt-bias"), ("i8", "dense", "cublaslt")],
+    [
+        ("f16", "dense", "cublaslt"),
+        ("bf16", "dense", "cublaslt-bias"),
+        ("i8", "dense", "cublaslt"),
+        ("e4m3", "dense", "cublaslt"),
+    ],  # fmt: skip
 )
 def test_the_check_compares_with_float32(torch, dtype, pattern, library):
     from fake_gpu import A100
@@ -159,3 +164,36 @@ def test_random_data_differ_between_copies_and_not_between_runs(torch):
     assert torch.equal(one[0], again[0])
     assert not torch.equal(one[0], one[1])
     assert not torch.equal(one[0], other[0])
+
+
+def test_giving_memory_back_to_a_lost_device_hides_no_error(torch, monkeypatch):
+    from fake_gpu import A100
+
+    from sparsesim.backends.cuda import CudaKernel
+
+    def lost():
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    kernel = CudaKernel(torch, torch.device("cpu"), A100, Case(16, 24, 32), "cublaslt", "random", 1, 0)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lost)
+    kernel.release()
+    kernel.release()
+
+
+@pytest.mark.parametrize("library", ["cusparselt", "cusparselt-default", "torch-cutlass"])
+def test_sparse_libraries_without_a_gpu_are_one_of_the_known_errors(torch, library):
+    from fake_gpu import A100
+
+    from sparsesim.backends.cuda import CudaKernel, translated
+
+    with pytest.raises((UnsupportedError, KernelError)), translated():
+        CudaKernel(torch, torch.device("cpu"), A100, Case(64, 64, 64, pattern="2:4"), library, "random", 1, 0)
+
+
+def test_e4m3_on_the_cutlass_back_end_is_unsupported(torch):
+    from fake_gpu import A100
+
+    from sparsesim.backends.cuda import CudaKernel
+
+    with pytest.raises(UnsupportedError, match="e4m3"):
+        CudaKernel(torch, torch.device("cpu"), A100, Case(64, 64, 64, "e4m3", "2:4"), "torch-cutlass", "random", 1, 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -54,7 +54,7 @@ def translated() -> Iterator[None]:
         yield
     except torch.cuda.OutOfMemoryError as err:
         raise OutOfMemoryError(_first_line(err)) from None
-    except (RuntimeError, NotImplementedError, ValueError, AttributeError) as err:
+    except (RuntimeError, ValueError, TypeError, AttributeError) as err:  # TypeError: another version's arguments
         text = str(err).lower()
         if any(words in text for words in STICKY):
             raise DeviceLostError(_first_line(err)) from None
@@ -112,8 +112,7 @@ class CudaDevice:
             with translated():
                 return CudaKernel(self._torch, self._device, self._info, case, library, data, copies, seed)
         except BaseException:
-            with translated():
-                self._torch.cuda.empty_cache()
+            _give_back(self._torch)
             raise
 
     def now(self) -> float:
@@ -287,7 +286,13 @@ class CudaKernel:
     def release(self) -> None:
         """Drop the operands; the caching allocator gives them back."""
         self._weights, self._inputs, self._calls = [], [], []
-        self._torch.cuda.empty_cache()
+        _give_back(self._torch)
+
+
+def _give_back(torch: Any) -> None:
+    """Return freed memory to the device. A lost one cannot, and the call that lost it has already said so."""
+    with suppress(RuntimeError):
+        torch.cuda.empty_cache()
 
 
 def _pruned(torch: Any, weight: Any) -> Any:

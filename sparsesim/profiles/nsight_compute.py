@@ -63,9 +63,9 @@ def _long(path: Path, table: Table) -> Iterable[ProfiledKernel]:
     for column in ("Metric Unit", "Metric Value"):
         if column not in table.header:
             raise UserError(f"{path}: expected a column {column!r}, found none")
-    launches: dict[str, tuple[int, dict[str, str], _Metrics]] = {}
+    launches: dict[tuple[str, str], tuple[int, dict[str, str], _Metrics]] = {}
     for row, line in zip(table.rows, table.lines, strict=True):
-        _, _, metrics = launches.setdefault(row["ID"], (line, row, {}))
+        _, _, metrics = launches.setdefault((row.get("Process ID", ""), row["ID"]), (line, row, {}))
         if row["Metric Name"]:
             metrics.setdefault(row["Metric Name"], (row["Metric Value"], row["Metric Unit"]))
     for line, row, metrics in launches.values():

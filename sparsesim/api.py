@@ -226,7 +226,7 @@ def validate_files(
     progress : callable, optional
         Called as progress(done, total) after each row.
     gpu : str, Path or GpuSpec, optional
-        The GPU of profiles that do not name theirs.
+        The GPU of profiles that do not name theirs; its description also stands for rows of that name.
     shapes : str, Path or Workload, optional
         Shapes of a profile's GEMM kernels in the order of their launches, where it records none.
 
@@ -277,7 +277,7 @@ def validate_files(
     total = len(rows)
     result = validate_rows(
         rows,
-        lambda name: profiles.gpus[name] if name in profiles.gpus else load_gpu(name),
+        lambda name: spec if spec is not None and name == spec.name else load_gpu(name),
         min_us,
         None if progress is None else lambda done: progress(done, total),
     )

@@ -124,7 +124,7 @@ def test_operators_take_the_arguments_that_are_passed(torch, name):
         ("bf16", "dense", "cublaslt-bias"),
         ("i8", "dense", "cublaslt"),
         ("e4m3", "dense", "cublaslt"),
-    ],  # fmt: skip
+    ],
 )
 def test_the_check_compares_with_float32(torch, dtype, pattern, library):
     from fake_gpu import A100

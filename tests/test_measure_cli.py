@@ -157,3 +157,22 @@ def test_a_wrong_result_is_status_1(run, gpu):
     status, out, _ = run("measure", "-m", "256", "--out", "x.csv", *QUICK)
     assert status == 1
     assert "wrong result" in out
+
+
+def test_a_hardware_file_of_one_s_own_stands_for_its_gpu(run, gpu, tmp_path):
+    run("measure", "-m", "1024", "--out", "rows.csv", *QUICK)
+    (tmp_path / "slow.toml").write_text(
+        'extends = "a100_pcie_80gb"\n[launch]\nhost_call = { value = 500, unit = "us", source = "made up", '
+        'status = "assumed", note = "slow" }\n',
+        encoding="utf-8",
+    )
+    predicted = []
+    for words in ((), ("--gpu", "slow.toml")):
+        status, out, _ = run("validate", "rows.csv", *words, "--json", "-")
+        assert status == 0
+        predicted.append(json.loads(out)["rows"][0]["predicted_us"])
+    assert predicted[0] < 500 <= predicted[1]
+    assert run("validate", "--live", "rows.csv", "--gpu", "slow.toml", "--out", "again.csv")[0] == 0
+    status, _, err = run("validate", "--live", "rows.csv", "--gpu", "rtx4090", "--out", "other.csv")
+    assert status == 2
+    assert "108 SMs" in err

@@ -21,7 +21,9 @@ SQUARES = "512,1024,2048,4096,8192"
 DTYPES = "f16,bf16"
 
 
-def validate_live(shapes: Sequence[str], min_us: float, out: str, timing: str, l2: str) -> tuple[Validation, Path]:
+def validate_live(
+    shapes: Sequence[str], min_us: float, out: str, timing: str, l2: str, gpu: str | None = None
+) -> tuple[Validation, Path]:
     """Measure `shapes` (a workload or measured rows; default squares), compare, write the page; returns both."""
     from sparsesim.api import validate_files
     from sparsesim.live import accuracy_page, doubtful_rows, read_provenance
@@ -31,12 +33,16 @@ def validate_live(shapes: Sequence[str], min_us: float, out: str, timing: str, l
     if len(shapes) > 1:
         raise UserError(f"FILES: expected one file of shapes with --live, found {len(shapes)}")
     settings = Settings(Protocol.parse(timing, l2))
-    wanted = measure.Wanted(shapes[0], out=out) if shapes else measure.Wanted(m=SQUARES, dtypes=DTYPES, out=out)
+    wanted = (
+        measure.Wanted(shapes[0], out=out, gpu=gpu)
+        if shapes
+        else measure.Wanted(m=SQUARES, dtypes=DTYPES, out=out, gpu=gpu)
+    )
     session = measure.run(wanted, settings)
     if not session.complete:
         raise UserError(measure.unfinished(session))
     with progress("predicting") as report:
-        result = validate_files([session.path], min_us, report)
+        result = validate_files([session.path], min_us, report, gpu)
     page = session.path.with_suffix(".md")
     text = accuracy_page(result, read_provenance(session.provenance), doubtful_rows(session.path), min_us)
     temporary = page.with_name(f".{page.name}.{os.getpid()}.tmp")

@@ -32,7 +32,11 @@ Out = Annotated[
 ]
 ProfileGpu = Annotated[
     str | None,
-    typer.Option("--gpu", metavar="GPU", help="The GPU of profiles that do not name theirs."),
+    typer.Option(
+        "--gpu",
+        metavar="GPU",
+        help="Of profiles that do not name theirs; a .toml file also stands for rows of its GPU.",
+    ),
 ]
 Shapes = Annotated[
     str | None,
@@ -80,7 +84,7 @@ def validate(
     if live:
         from sparsesim.cli.live import validate_live
 
-        result, page = validate_live(files or [], min_us, out, timing, l2)
+        result, page = validate_live(files or [], min_us, out, timing, l2, gpu)
     else:
         if not files:
             raise UserError("FILES: expected at least one CSV file of measured timings (or --live), found none")

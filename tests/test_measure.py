@@ -32,7 +32,7 @@ from sparsesim.workload import Gemm
 
 DENSE = Case(1024, 512, 2048)
 SPARSE = Case(1024, 512, 2048, pattern="2:4")
-QUICK = Budget(warmup_s=0.01, most_s=0.5)
+QUICK = Budget(warmup_s=0.01, least_s=0.0, most_s=0.5)
 STREAM = Protocol("stream", "warm")
 
 
@@ -134,8 +134,8 @@ def test_what_cannot_be_measured_live_is_refused(timing, l2, word):
 
 def test_repeats_go_on_until_the_median_is_known():
     quiet, noisy = FakeGpu(noise=0.001), FakeGpu(noise=0.1)
-    few = time_kernel(quiet, kernel_of(quiet), Protocol("event", "warm"), Budget(batch_s=1e-3))
-    many = time_kernel(noisy, kernel_of(noisy), Protocol("event", "warm"), Budget(batch_s=1e-3))
+    few = time_kernel(quiet, kernel_of(quiet), Protocol("event", "warm"), Budget(batch_s=1e-3, least_s=0.0))
+    many = time_kernel(noisy, kernel_of(noisy), Protocol("event", "warm"), Budget(batch_s=1e-3, least_s=0.0))
     assert few.converged
     assert many.converged
     assert many.summary.half_width < 0.01
@@ -143,13 +143,23 @@ def test_repeats_go_on_until_the_median_is_known():
     assert many.summary.median_s == pytest.approx(1e-4, rel=0.02)
 
 
+def test_sampling_lasts_long_enough_for_the_sensors():
+    gpu = FakeGpu(noise=0.001)
+    timed = time_kernel(gpu, kernel_of(gpu), STREAM, Budget(least_s=0.3))
+    assert timed.converged
+    assert timed.summary.samples * timed.calls * 1e-4 >= 0.3
+    assert len(timed.readings) >= 10
+
+
 def test_a_cap_ends_the_repeats_and_says_so():
     gpu = FakeGpu(noise=0.5)
-    timed = time_kernel(gpu, kernel_of(gpu), Protocol("event", "warm"), Budget(most_samples=40, batch_s=1e-3))
+    timed = time_kernel(
+        gpu, kernel_of(gpu), Protocol("event", "warm"), Budget(most_samples=40, batch_s=1e-3, least_s=0.0)
+    )
     assert not timed.converged
     assert timed.summary.samples >= 40
     gpu = FakeGpu(noise=0.5)
-    timed = time_kernel(gpu, kernel_of(gpu), Protocol("event", "warm"), Budget(most_s=0.02, batch_s=1e-3))
+    timed = time_kernel(gpu, kernel_of(gpu), Protocol("event", "warm"), Budget(most_s=0.02, batch_s=1e-3, least_s=0.0))
     assert not timed.converged
     assert gpu.host < 0.5
 

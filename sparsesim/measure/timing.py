@@ -31,6 +31,8 @@ ROTATION = 2.5
 MOST_COPIES = 64
 #: calls of a rough timing that sizes the batches
 PILOT_CALLS = 5
+#: the median is looked at again when there are so many times more samples: sorting leaves the device idle
+GROWTH = 1.25
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Budget:
     warmup_s : the kernel runs at least so long before the first sample, for clocks and caches to settle
     batch_s, most_calls : a batch is so many calls that it takes this long, and at most so many
     least_samples, most_samples : of the median
+    least_s : sampling lasts at least so long, for the sensors to be read and the power controller to act
     precision : target half-width of the median's 95 % interval, over the median
     most_s : sampling ends after this time [s], whatever the precision
     """
@@ -49,6 +52,7 @@ class Budget:
     most_calls: int = 200
     least_samples: int = 12
     most_samples: int = 2000
+    least_s: float = 0.25
     precision: float = 0.01
     most_s: float = 5.0
     telemetry_s: float = 0.02
@@ -117,16 +121,20 @@ class _Run:
         calls = self._calls()
         batch = self._batch(calls)
         samples: list[float] = []
+        look_at = self.budget.least_samples
         started = self.device.now()
         while True:
             samples += batch()
-            if len(samples) < self.budget.least_samples:
+            passed = self.device.now() - started
+            late = passed > self.budget.most_s
+            early = passed < self.budget.least_s or len(samples) < look_at
+            if len(samples) < self.budget.least_samples or (early and not late):
                 continue
             summary = summarize(samples)
             converged = summary.half_width < self.budget.precision
-            late = self.device.now() - started > self.budget.most_s
             if converged or late or len(samples) >= self.budget.most_samples:
                 return Timed(summary, calls, converged, tuple(self.readings))
+            look_at = min(math.ceil(GROWTH * len(samples)), max(self.budget.most_samples, len(samples) + 1))
 
     def _launch(self) -> None:
         self.kernel.launch(self.next_copy)

@@ -54,6 +54,7 @@ def simulate_gemm(
     l2: str = "rotating",
     clock: str = "free",
     acc_dtype: str | None = None,
+    baseline: str | None = None,
 ) -> GemmResult:
     """Time one GEMM D[m×n] = A[m×k]·B[k×n] beside its dense baseline.
 
@@ -80,6 +81,9 @@ def simulate_gemm(
         ``free`` (boost and the power limit decide) or ``locked:<MHz>``.
     acc_dtype : str, optional
         Accumulator, where the type has a choice (f16: ``f32`` or ``f16``).
+    baseline : str, optional
+        How the dense library picks its kernel: ``heuristic`` (the default: what a plain call runs) or ``search``
+        (the best of its kernels, as measured tables often have).
 
     Returns
     -------
@@ -94,7 +98,7 @@ def simulate_gemm(
     NoKernelError
         The type has no dense kernel on this GPU.
     """
-    simulator, op, protocol = _one(gpu, m, n, k, dtype, pattern, batch, stack, timing, l2, clock, acc_dtype)
+    simulator, op, protocol = _one(gpu, m, n, k, dtype, pattern, batch, stack, timing, l2, clock, acc_dtype, baseline)
     return simulator.gemm(op, protocol)
 
 
@@ -111,6 +115,7 @@ def explain_gemm(
     l2: str = "rotating",
     clock: str = "free",
     acc_dtype: str | None = None,
+    baseline: str | None = None,
 ) -> Attribution:
     """Say where the speedup of one GEMM went; parameters and errors as for `simulate_gemm`.
 
@@ -122,7 +127,7 @@ def explain_gemm(
     """
     from sparsesim.attribution import attribute_gemm
 
-    simulator, op, protocol = _one(gpu, m, n, k, dtype, pattern, batch, stack, timing, l2, clock, acc_dtype)
+    simulator, op, protocol = _one(gpu, m, n, k, dtype, pattern, batch, stack, timing, l2, clock, acc_dtype, baseline)
     return attribute_gemm(simulator, op, protocol)
 
 
@@ -141,12 +146,13 @@ def simulate_workload(
     graph: bool = False,
     repeats: int = 1,
     progress: Callable[[int, int, str], None] | None = None,
+    baseline: str | None = None,
 ) -> WorkloadResult:
     """Run a workload through the streams of one GPU, beside its dense baseline.
 
     Parameters
     ----------
-    gpu, stack, l2, clock
+    gpu, stack, l2, clock, baseline
         As for `simulate_gemm`.
     workload : str, Path, Workload or iterable of Gemm
         A packaged name (`workload_names`), a TOML, CSV or JSONL file, or ops.
@@ -178,7 +184,9 @@ def simulate_workload(
     """
     from sparsesim.runtime import run_workload
 
-    simulator, loaded, protocol = _many(gpu, workload, tokens, phase, dtype, pattern, stack, timing, l2, clock)
+    simulator, loaded, protocol = _many(
+        gpu, workload, tokens, phase, dtype, pattern, stack, timing, l2, clock, baseline
+    )
     return run_workload(loaded, simulator, protocol, streams, graph, repeats, progress)
 
 
@@ -194,6 +202,7 @@ def explain_workload(
     l2: str = "rotating",
     clock: str = "free",
     progress: Callable[[int, int, str], None] | None = None,
+    baseline: str | None = None,
 ) -> WorkloadAttribution:
     """Say where the speedup of a workload went, op by op; parameters and errors as for `simulate_workload`.
 
@@ -204,7 +213,9 @@ def explain_workload(
     """
     from sparsesim.attribution import attribute_workload
 
-    simulator, loaded, protocol = _many(gpu, workload, tokens, phase, dtype, pattern, stack, timing, l2, clock)
+    simulator, loaded, protocol = _many(
+        gpu, workload, tokens, phase, dtype, pattern, stack, timing, l2, clock, baseline
+    )
     return attribute_workload(simulator, loaded, protocol, progress=progress)
 
 
@@ -337,6 +348,7 @@ def _one(
     l2: str,
     clock: str,
     acc_dtype: str | None,
+    baseline: str | None,
 ) -> tuple[Simulator, Gemm, Protocol]:
     """Everything a GEMM needs, or one error with all problems."""
     problems = _Gather()
@@ -349,7 +361,7 @@ def _one(
     with problems:
         protocol = Protocol.parse(timing, l2, clock)
     problems.raise_if_any()
-    return Simulator(spec, chosen), op, protocol
+    return Simulator(spec, chosen, baseline), op, protocol
 
 
 def _many(
@@ -363,6 +375,7 @@ def _many(
     timing: str,
     l2: str,
     clock: str,
+    baseline: str | None,
 ) -> tuple[Simulator, Workload, Protocol]:
     """Everything a workload needs, or one error with all problems."""
     problems = _Gather()
@@ -375,7 +388,7 @@ def _many(
     with problems:
         protocol = Protocol.parse(timing, l2, clock)
     problems.raise_if_any()
-    return Simulator(spec, chosen), loaded, protocol
+    return Simulator(spec, chosen, baseline), loaded, protocol
 
 
 def _workload(

@@ -24,11 +24,16 @@ from sparsesim.kernels.estimate import estimate_cycles
 from sparsesim.sparsity import Pattern
 from sparsesim.workload import Gemm
 
-__all__ = ["Library", "NoKernelError", "shape_of"]
+__all__ = ["POLICIES", "Library", "NoKernelError", "shape_of"]
+
+#: how a library picks a kernel: by its estimate alone, or by trying the best of them
+POLICIES = ("heuristic", "search")
 
 #: candidates that a search simulates: those estimated within this factor of the best, at most so many
 SEARCH_MARGIN = 1.25
 SEARCH_LIMIT = 5
+#: estimates this near are level
+LEVEL = 1.02
 #: CTA k-steps spent on each candidate of a search; the winner is then run in full
 SEARCH_BUDGET = 60_000
 SEARCH_WAVES = 5
@@ -149,5 +154,9 @@ class Library:
         if not scored:
             raise NoKernelError(f"no {'sparse' if sparse else 'dense'} kernel for {operands.dtype} fits on {gpu.name}")
         scored.sort(key=lambda item: item[:2])
+        if policy == "heuristic" and scored[0][2].persistent:
+            # of kernels that promise the same, as where DRAM is the bound, the largest tile
+            level = [kernel for cycles, _, kernel in scored if cycles <= scored[0][0] * LEVEL]
+            return [max(level, key=lambda kernel: (kernel.tile_m * kernel.tile_n, -kernel.split_k))]
         limit = scored[0][0] * SEARCH_MARGIN
         return [kernel for cycles, _, kernel in scored[:SEARCH_LIMIT] if cycles <= limit]

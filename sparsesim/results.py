@@ -48,7 +48,7 @@ class GemmResult:
     """One GEMM on one GPU under one stack, beside its dense baseline.
 
     Times are what the protocol reports, in µs. `launch` is what ran (on fallback: the dense kernel),
-    `dense_launch` the baseline's kernel.
+    `dense_launch` the baseline's kernel, and `baseline` how the dense library picked it.
     """
 
     gpu: str
@@ -63,6 +63,7 @@ class GemmResult:
     nominal_speedup: float
     launch: LaunchResult
     dense_launch: LaunchResult
+    baseline: str
     version: str
     gpu_hash: str
 
@@ -119,5 +120,6 @@ class GemmResult:
             "timing": self.protocol.timing,
             "l2": self.protocol.l2,
             "clock": self.protocol.clock,
+            "baseline": self.baseline,
             "provenance": {"version": self.version, "gpu_hash": self.gpu_hash},
         }

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from sparsesim._version import __version__
 from sparsesim.device.simulate import Conditions, Device, LaunchResult
-from sparsesim.errors import UserError
+from sparsesim.errors import UserError, nearest
 from sparsesim.hardware import GpuSpec
 from sparsesim.kernels import Kernel
-from sparsesim.lowering import Library, NoKernelError, shape_of
+from sparsesim.lowering import POLICIES, Library, NoKernelError, shape_of
 from sparsesim.protocol import Protocol, interval_s, launch_gaps, launch_run
 from sparsesim.results import GemmResult, config_hash
 from sparsesim.sparsity import Pattern
@@ -35,11 +35,19 @@ class Simulator:
     ----------
     gpu : GpuSpec
     stack : Stack or its name; None = the stack with a sparse path on that GPU (cuSPARSELt)
+    baseline : "heuristic" or "search", how the dense library picks its kernel; None = as its stack does
+
+    Raises UserError for an unknown stack or baseline.
     """
 
-    def __init__(self, gpu: GpuSpec, stack: Stack | str | None = None) -> None:
+    def __init__(self, gpu: GpuSpec, stack: Stack | str | None = None, baseline: str | None = None) -> None:
+        if baseline is not None and baseline not in POLICIES:
+            raise UserError(
+                f"baseline: expected one of {', '.join(POLICIES)}, found {baseline!r}{nearest(baseline, POLICIES)}"
+            )
         self.gpu = gpu
         self.stack = stack if isinstance(stack, Stack) else get_stack(stack or "cusparselt")
+        self.baseline = baseline or get_stack(self.stack.dense_stack).policy
         self.device = Device(gpu)
         self.library = Library(self.device)
         self._gpu_hash = config_hash(gpu)
@@ -48,7 +56,7 @@ class Simulator:
     def time_dense(self, op: Gemm, protocol: Protocol, policy: str | None = None) -> tuple[float, LaunchResult]:
         """(seconds as the protocol reports, launch) of `op` on the dense path."""
         dense = get_stack(self.stack.dense_stack)
-        return self._time(op, None, dense.output(op.dtype), protocol, policy or dense.policy)
+        return self._time(op, None, dense.output(op.dtype), protocol, policy or self.baseline)
 
     def time_sparse(
         self, op: Gemm, native: Pattern, protocol: Protocol, policy: str | None = None
@@ -89,6 +97,7 @@ class Simulator:
             nominal_speedup=Pattern.parse(op.pattern).nominal_speedup,
             launch=launch,
             dense_launch=dense_launch,
+            baseline=self.baseline,
             version=__version__,
             gpu_hash=self._gpu_hash,
         )

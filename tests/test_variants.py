@@ -8,8 +8,10 @@ import sys
 
 import pytest
 
+from sparsesim.api import simulate_gemm
 from sparsesim.errors import UserError
 from sparsesim.hardware import load_gpu, override
+from sparsesim.lowering import NoKernelError
 from sparsesim.protocol import Protocol
 from sparsesim.simulator import Simulator
 from sparsesim.workload import Gemm
@@ -112,3 +114,21 @@ def test_a_closed_or_narrow_output_is_no_crash():
         GEMM, env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, text=True, check=False
     )
     assert narrow.returncode == 0, narrow.stderr
+
+
+def test_the_dense_baseline_can_be_searched() -> None:
+    heuristic = simulate_gemm("h100_pcie", 5120, 4096, 256, dtype="i8")
+    searched = simulate_gemm("h100_pcie", 5120, 4096, 256, dtype="i8", baseline="search")
+    assert (heuristic.baseline, searched.baseline) == ("heuristic", "search")
+    assert searched.dense_time_us <= heuristic.dense_time_us * 1.001
+    with pytest.raises(UserError, match="baseline: expected one of heuristic, search, found 'serch'"):
+        simulate_gemm("h100_pcie", 512, 512, 512, baseline="serch")
+
+
+@pytest.mark.parametrize(("gpu", "works"), [("hypothetical_nm", True), ("t4", False), ("v100_sxm2", False)])
+def test_bf16_runs_where_the_file_says_so(gpu: str, works: bool) -> None:
+    if works:
+        assert simulate_gemm(gpu, 512, 512, 512, dtype="bf16").path == "sparse"
+        return
+    with pytest.raises(NoKernelError, match="bf16"):
+        simulate_gemm(gpu, 512, 512, 512, dtype="bf16")

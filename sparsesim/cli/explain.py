@@ -70,6 +70,7 @@ def explain(
     timing: opt.Timing = "kernel",
     l2: opt.L2 = "rotating",
     clock: opt.Clock = "free",
+    baseline: opt.Baseline = None,
     top: Top = 10,
     rules: Rules = False,
     json: opt.Json = None,
@@ -94,7 +95,7 @@ def explain(
         with progress("explaining") as report:
             whole = explain_workload(
                 gpu, workload, tokens, phase, dtype, pattern, stack, timing, l2, clock,
-                progress=lambda done, total, name: report(done, total),
+                progress=lambda done, total, name: report(done, total), baseline=baseline,
             )  # fmt: skip
         data = whole.to_dict()
         for item, record in zip(whole.ops, data["ops"], strict=True):
@@ -107,7 +108,9 @@ def explain(
     assert m is not None
     assert n is not None
     assert k is not None
-    result = explain_gemm(gpu, m, n, k, dtype or "f16", pattern or "2:4", batch, stack, timing, l2, clock, acc)
+    result = explain_gemm(
+        gpu, m, n, k, dtype or "f16", pattern or "2:4", batch, stack, timing, l2, clock, acc, baseline
+    )
     if target.write({**result.to_dict(), "command": command(result, gpu)}):
         show_gemm(result, gpu)
 

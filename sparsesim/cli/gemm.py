@@ -38,13 +38,14 @@ def gemm(
     timing: opt.Timing = "kernel",
     l2: opt.L2 = "rotating",
     clock: opt.Clock = "free",
+    baseline: opt.Baseline = None,
     json: opt.Json = None,
 ) -> None:
     """Time one GEMM D = A·B, with the m×k weight A, beside its dense baseline; say which path ran and why."""
     target = JsonTarget.parse(json)
     from sparsesim.api import simulate_gemm
 
-    result = simulate_gemm(gpu, m, n, k, dtype, pattern, batch, stack, timing, l2, clock, acc)
+    result = simulate_gemm(gpu, m, n, k, dtype, pattern, batch, stack, timing, l2, clock, acc, baseline)
     if target.write(result.to_dict()):
         show(result)
 

@@ -11,6 +11,7 @@ from sparsesim.errors import Problem
 __all__ = [
     "L2",
     "Acc",
+    "Baseline",
     "Batch",
     "Clock",
     "Dtype",
@@ -105,6 +106,14 @@ L2 = Annotated[
 ]
 Clock = Annotated[
     str, typer.Option("--clock", metavar="CLOCK", help="free (boost and power limit decide) or locked:<MHz>.")
+]
+Baseline = Annotated[
+    str | None,
+    typer.Option(
+        "--baseline",
+        metavar="WORD",
+        help="How the dense library picks its kernel: heuristic (as a plain call does) or search (the best of all).",
+    ),
 ]
 Json = Annotated[
     str | None,

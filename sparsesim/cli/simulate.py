@@ -41,6 +41,7 @@ def simulate(
     timing: opt.Timing = "kernel",
     l2: opt.L2 = "rotating",
     clock: opt.Clock = "free",
+    baseline: opt.Baseline = None,
     streams: Streams = 1,
     graph: Graph = False,
     repeats: Repeats = 1,
@@ -53,7 +54,7 @@ def simulate(
     with progress("simulating") as report:
         result = simulate_workload(
             gpu, workload, tokens, phase, dtype, pattern, stack, timing, l2, clock, streams, graph, repeats,
-            progress=lambda done, total, name: report(done, total),
+            progress=lambda done, total, name: report(done, total), baseline=baseline,
         )  # fmt: skip
     if target.write(result.to_dict()):
         show(result)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from sparsesim._version import __version__
 from sparsesim.device.simulate import Conditions, Device, LaunchResult
@@ -35,12 +36,19 @@ class Simulator:
     ----------
     gpu : GpuSpec
     stack : Stack or its name; None = the stack with a sparse path on that GPU (cuSPARSELt)
+    memory : of the launches of other simulators, to share with them: a launch is known by its numbers, so that a
+        parameter which leaves them alone costs no further run
     """
 
-    def __init__(self, gpu: GpuSpec, stack: Stack | str | None = None) -> None:
+    def __init__(
+        self,
+        gpu: GpuSpec,
+        stack: Stack | str | None = None,
+        memory: dict[tuple[object, ...], Any] | None = None,
+    ) -> None:
         self.gpu = gpu
         self.stack = stack if isinstance(stack, Stack) else get_stack(stack or "cusparselt")
-        self.device = Device(gpu)
+        self.device = Device(gpu, memory=memory)
         self.library = Library(self.device)
         self._gpu_hash = config_hash(gpu)
         self._timed: dict[tuple[object, ...], tuple[float, LaunchResult]] = {}

@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 
 import sparsesim as ss
 from sparsesim.attribution import CAUSES, CLASSES, Attribution
+from sparsesim.chrometrace import lanes
 from sparsesim.device.engine import OWNERS
 from sparsesim.device.simulate import LaunchResult
 from sparsesim.figures import (
@@ -32,7 +33,6 @@ from sparsesim.figures import (
     save,
 )
 from sparsesim.figures.style import CAUSE_COLOURS, CLASS_COLOURS, OWNER_COLOURS, OWNER_LABELS
-from sparsesim.figures.timeline import _lanes
 from sparsesim.results import GemmResult
 
 PLOTS = Path(__file__).parent.parent / "plots"
@@ -264,7 +264,7 @@ def test_timeline(launches: tuple[LaunchResult, LaunchResult]) -> None:
 
 def test_timeline_lanes_do_not_overlap(launches: tuple[LaunchResult, LaunchResult]) -> None:
     ctas = np.array([[0, 0, 1, 8, 10], [0, 2, 3, 8, 12], [0, 10, 11, 12, 14], [0, 11, 12, 13, 15]])
-    assert _lanes(ctas) == [0, 1, 0, 2]
+    assert lanes(ctas[:, [1, 4]].tolist()) == [0, 1, 0, 2]
     with pytest.raises(ValueError, match="dense: expected a launch with its timeline"):
         draw_timeline(replace(launches[0], timeline=None), launches[1])
     with pytest.raises(ValueError, match="sparse: expected a launch that was simulated in full"):

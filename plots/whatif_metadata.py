@@ -20,11 +20,12 @@ VARY = ("metadata.groups_per_clk=2,4,8,16,32", "metadata.bits_factor=1,2,4,8")
 def draw(gpu: str = "hypothetical_nm", size: int = 4096, vary: Sequence[str] = VARY) -> Figure:
     """An f16 1:4 GEMM over both."""
     result = ss.whatif(gpu, vary=vary, m=size, n=size, k=size, dtype="f16", pattern="1:4", jobs=1)
-    slow = [p for p in result.points if p.labels[1] == result.axes[1].labels[0]][0].outcome.speedup
-    wide = [p for p in result.points if p.labels[0] == result.axes[0].labels[-1]][-1].outcome.speedup
+    rates, bits = (axis.labels for axis in result.axes)
+    at = {point.labels: point.outcome.speedup for point in result.points}
+    slow, wide = at[rates[0], bits[0]], at[rates[-1], bits[-1]]
     title = (
-        f"1:4 gets {result.before.speedup:.2f}×; a decoder of {result.axes[0].labels[0]} groups/clk leaves {slow:.2f}, "
-        f"{result.axes[1].labels[-1]}× the metadata bits {wide:.2f}×"
+        f"1:4 gets {result.before.speedup:.2f}×; a decoder of {rates[0]} groups/clk leaves {slow:.2f}, "
+        f"{bits[-1]}× the metadata bits {wide:.2f}×"
     )
     return draw_whatif(result, title)
 

@@ -47,7 +47,7 @@ def draw_breakeven(result: BreakEven, title: str | None = None) -> Figure:
         raise ValueError("expected two tokens, two sides and a speedup for each, found fewer")
     scenario = result.scenario
     losing = float((grid <= 1.0).mean())
-    claim = title or f"Sparse loses to dense on {100 * losing:.0f} % of the map, at few tokens and small weights"
+    claim = title or f"{scenario.op.pattern} is no faster than dense on {100 * losing:.0f} % of the map"
     context = (
         f"{scenario.gpu.title}, {scenario.stack.title}: {scenario.op.dtype}, {scenario.op.pattern}, square weights "
         f"m = k; {conditions(scenario.protocol)}"

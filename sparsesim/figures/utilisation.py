@@ -40,6 +40,7 @@ def draw_utilisation(dense: LaunchResult, sparse: LaunchResult, title: str | Non
     claim = title or f"Dense keeps the tensor cores {busy[0]:.0f} % busy, sparse {busy[1]:.0f} %"
     figure, axes = new_figure(claim, context or f"{dense.kernel.name} and {sparse.kernel.name}", 5.8, 2, 1, sharex=True)
     end = max(dense.seconds, sparse.seconds) * 1e6
+    shown: set[str] = set()
     for ax, name, launch, colour in zip(axes, ("dense", "sparse"), (dense, sparse), (DENSE, SPARSE), strict=True):
         use = launch.utilisation
         assert use is not None
@@ -47,6 +48,7 @@ def draw_utilisation(dense: LaunchResult, sparse: LaunchResult, title: str | Non
         for server, (_, line_colour, style) in SERVERS.items():
             share = 100.0 * use.share[:, RECORDED.index(server)]
             if share.any():
+                shown.add(server)
                 ax.plot(edges, np.append(share, share[-1]), drawstyle="steps-post", color=line_colour, linestyle=style,
                         linewidth=1.5)  # fmt: skip
         ax.axvline(launch.seconds * 1e6, color=colour, linewidth=1.2)
@@ -56,6 +58,9 @@ def draw_utilisation(dense: LaunchResult, sparse: LaunchResult, title: str | Non
         ax.set_ylabel("busy, %")
         ax.grid(axis="y")
     axes[-1].set_xlabel("time since the launch's first CTA, µs")
-    handles = [Line2D([], [], color=colour, linestyle=style, label=label) for label, colour, style in SERVERS.values()]
+    handles = [
+        Line2D([], [], color=colour, linestyle=style, label=label)
+        for label, colour, style in (SERVERS[server] for server in SERVERS if server in shown)
+    ]
     figure.legend(handles=handles, loc="outside lower center", ncols=5)
     return figure

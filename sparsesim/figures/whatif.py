@@ -208,7 +208,7 @@ def _map(result: WhatIf, title: str | None, context: str) -> Figure:
     for i in range(grid.shape[0]):
         for j in range(grid.shape[1]):
             ink = "white" if abs(norm(logs[i, j]) - 0.5) > 0.375 else INK
-            ax.text(j, i, f"{grid[i, j]:.2f}", ha="center", va="center", fontsize=9.0, color=ink)
+            ax.text(j, i, f"{grid[i, j]:.2f}", ha="center", va="center", fontsize=10.5, color=ink)
     ax.set_xticks(range(grid.shape[1]), _thinned(across.labels))
     ax.set_yticks(range(grid.shape[0]), down.labels)
     ax.set_xlabel(f"{across.path}, {_unit_label(across)}")

@@ -26,7 +26,7 @@ from typing import Any
 from sparsesim.errors import Problem, UserError, nearest
 from sparsesim.hardware import GpuSpec, load_gpu
 from sparsesim.hardware.load import override
-from sparsesim.hardware.spec import TABLE_KEYS, unit_of
+from sparsesim.hardware.spec import unit_of
 from sparsesim.protocol import Protocol
 from sparsesim.scenarios.scenario import Scenario
 from sparsesim.stacks import get_stack
@@ -92,7 +92,8 @@ def hardware_values(gpu: GpuSpec) -> dict[str, tuple[Any, str]]:
 
 def known_paths(scenario: Scenario) -> list[str]:
     """All paths that exist in a scenario."""
-    tables = [f"{section}.{field}" for section, field in _fields() if field in TABLE_KEYS]
+    values = hardware_values(scenario.gpu)
+    tables = dict.fromkeys(path.rpartition(".")[0] for path in values if path.count(".") == 2)
     of_run = [] if scenario.single else [f"run.{name}" for name in RUN]
     of_file = [] if scenario.source is None else ["tokens", "phase"]
     of_ops = (
@@ -101,7 +102,7 @@ def known_paths(scenario: Scenario) -> list[str]:
         else [f"ops.{op.name}.{name}" for op in scenario.workload.ops for name in (*GEMM_INTEGERS, *GEMM_TEXTS)]
     )
     return [
-        *hardware_values(scenario.gpu), *tables, *GEMM_INTEGERS, *GEMM_TEXTS, *of_file, *of_ops,
+        *values, *tables, *GEMM_INTEGERS, *GEMM_TEXTS, *of_file, *of_ops,
         *(f"protocol.{name}" for name in PROTOCOL), *of_run, "stack", "stack.policy", "stack.rules", "gpu",
     ]  # fmt: skip
 

@@ -123,8 +123,9 @@ def sensitivities(
     if not 0.0 < step <= 1.0:
         raise UserError(Problem.line("step", "", "a relative step above 0 and up to 1", step))
     values = _numbers(scenario)
+    sections = dict.fromkeys(path.partition(".")[0] for path in values)
     lines = [
-        f"only: {name}: expected a parameter of the hardware, found none{nearest(name, values)}"
+        f"only: {name}: expected a parameter of the hardware, found none{nearest(name, [*sections, *values])}"
         for name in only
         if not any(path == name or path.startswith(f"{name}.") for path in values)
     ]

@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 
 from sparsesim.device.engine import RECORDED, TICKS
-from sparsesim.device.simulate import Conditions, Device, LaunchResult
+from sparsesim.device.simulate import Device, LaunchResult
 from sparsesim.errors import Problem, ProblemList, UserError
 from sparsesim.lowering import shape_of
-from sparsesim.protocol import launch_gaps
 from sparsesim.results_workload import Interval, RunRecord, WorkloadResult
 from sparsesim.runtime import launch_phases
-from sparsesim.simulator import Simulator
+from sparsesim.simulator import Simulator, conditions_of
 from sparsesim.stacks import get_stack
 
 __all__ = ["BINS", "CTA_CHOICES", "RUNS", "SERVER_LABELS", "chrome_trace", "lanes", "record_launch"]
@@ -157,13 +156,11 @@ def record_launch(
     if launch.counters["k_steps"] > MAX_STEPS:
         steps = round(launch.counters["k_steps"])
         raise UserError(Problem.line("timeline", op.name, f"a launch of at most {MAX_STEPS} CTA k-steps", steps))
-    protocol = gemm.protocol
-    gap, floor = launch_gaps(gpu, protocol.timing)
     known = {} if known is None else known
     key = (launch.kernel, operands, shape, bins)
     if key not in known:
         device = Device(gpu, 2 * MAX_STEPS, max_steps=2 * MAX_STEPS)
-        conditions = Conditions(l2=protocol.l2, locked_hz=protocol.locked_hz, gap_s=gap, floor_s=floor)
+        conditions = conditions_of(gpu, gemm.protocol, launch.kernel.sparse)
         known[key] = device.launch(launch.kernel, operands, shape, conditions, clock_guess=launch.clock_hz, bins=bins)
     return known[key]
 

@@ -25,8 +25,11 @@ from sparsesim.stacks import get_stack
 
 __all__ = ["BINS", "CTA_CHOICES", "RUNS", "SERVER_LABELS", "chrome_trace", "lanes", "record_launch"]
 
-#: parts of a launch in which the use of the servers is averaged
+#: parts of a launch in which the use of the servers is averaged; fewer where a run has so many launches that a track
+#: would have more than `SAMPLES` of them
 BINS = 200
+SAMPLES = 10_000
+MIN_BINS = 10
 MAX_BINS = 100_000
 #: CTA k-steps of a launch that is recorded in full; more would take minutes and make files that no viewer opens
 MAX_STEPS = 20_000_000
@@ -65,7 +68,7 @@ class _Placed:
 def chrome_trace(
     result: WorkloadResult,
     simulator: Simulator,
-    bins: int = BINS,
+    bins: int | None = None,
     ctas: str = "first",
     runs: Sequence[str] = RUNS,
     progress: Progress | None = None,
@@ -76,8 +79,9 @@ def chrome_trace(
     ----------
     result : WorkloadResult
         Of `run_workload` on `simulator`; of a run of very many launches, the first `runtime.TIMELINE_LIMIT`.
-    bins : int
-        Equal parts of each launch over which the use of a server is averaged.
+    bins : int, optional
+        Equal parts of each launch over which the use of a server is averaged; by default `BINS`, and fewer in a run
+        of many launches.
     ctas : str
         CTAs are shown of the ``first`` launch of each op, of ``all`` launches, or of ``none``.
     runs : sequence of str
@@ -97,6 +101,8 @@ def chrome_trace(
         Arguments outside their range, a loaded result, or a launch too long to be recorded.
     """
     problems = ProblemList("timeline")
+    if bins is None:
+        bins = max(MIN_BINS, min(BINS, SAMPLES // len(result.sparse.timeline)))
     if type(bins) is not int or not 1 <= bins <= MAX_BINS:
         problems.add("bins", f"an integer from 1 to {MAX_BINS}", bins)
     if ctas not in CTA_CHOICES:
@@ -293,10 +299,14 @@ def _counter_events(pid: int, placed: Sequence[_Placed]) -> list[Event]:
             steps[time] = steps.get(time, 0.0) + change
     events = []
     level = np.zeros(len(RECORDED))
+    shown: dict[str, float] = {}
     for time in sorted(steps):
         level = level + steps[time]
         for name, value in zip(RECORDED, level.tolist(), strict=True):
             percent = max(round(100.0 * value, 6), 0.0)
+            if shown.get(name) == percent:  # a counter holds its value
+                continue
+            shown[name] = percent
             label = SERVER_LABELS[name]
             events.append({"ph": "C", "name": label, "pid": pid, "tid": 0, "ts": time, "args": {"busy": percent}})
     return events

@@ -127,7 +127,7 @@ def timeline(
     dict
         Plain data; written as JSON it opens in Perfetto and chrome://tracing.
     """
-    from sparsesim.chrometrace import BINS, chrome_trace
+    from sparsesim.chrometrace import chrome_trace
     from sparsesim.runtime import run_workload
     from sparsesim.simulator import Simulator
 
@@ -136,4 +136,4 @@ def timeline(
     result = run_workload(
         scenario.workload, simulator, scenario.protocol, scenario.streams, scenario.graph, scenario.repeats
     )
-    return chrome_trace(result, simulator, BINS if bins is None else bins, ctas, runs, progress)
+    return chrome_trace(result, simulator, bins, ctas, runs, progress)

@@ -33,7 +33,9 @@ EXAMPLE = (
 Out = Annotated[
     str, typer.Option("--out", metavar="FILE", help="Trace (JSON), for https://ui.perfetto.dev or chrome://tracing.")
 ]
-Bins = Annotated[int, opt.integer("--bins", "Parts of each launch over which utilisation is averaged.")]
+Bins = Annotated[
+    int | None, opt.integer("--bins", "Parts of each launch over which utilisation is averaged; 200, or fewer of many.")
+]
 Ctas = Annotated[
     str, typer.Option("--ctas", metavar="WORD", help="CTAs of the first launch of each op, of all launches, or none.")
 ]
@@ -55,7 +57,7 @@ def timeline(
     m: opt.OptionalM = None,
     n: opt.OptionalN = None,
     k: opt.OptionalK = None,
-    bins: Bins = 200,
+    bins: Bins = None,
     ctas: Ctas = "first",
     run: Run = "both",
     batch: opt.Batch = 1,

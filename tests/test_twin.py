@@ -123,6 +123,7 @@ def compare_records(launch: Launch, ticks: np.ndarray, size: np.ndarray, end: in
     buffers = allocate(launch, bins, width)
     assert engine.run(launch, buffers, ticks, size) == end
     assert buffers.stats.tolist() == expected.stats
+    assert buffers.busy is not None
     edges = np.append(np.arange(bins + 1) * width, 1 << 60)
     for column, name in enumerate(RECORDED):
         start, length = np.array(expected.busy[name], dtype=np.int64).reshape(-1, 2).T

@@ -256,6 +256,7 @@ class Device:
         buffers = allocate(launch, bins, width)
         run(launch, buffers, plan.ticks, plan.size)
         self.runs += 2
+        assert buffers.busy is not None
         units = np.array([launch.sms if name in PER_SM else 1 for name in RECORDED])
         share = buffers.busy[:-1] / (units * width)
         return {"timeline": buffers.timeline, "utilisation": Utilisation(width / TICKS, share)}

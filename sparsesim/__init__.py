@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sparsesim.results import GemmResult
     from sparsesim.simulator import Simulator
     from sparsesim.sparsity import Pattern
+    from sparsesim.studies import break_even, compare_patterns, sensitivity, timeline, whatif
     from sparsesim.workload import Gemm, Workload, load_workload, workload_names
 
 __all__ = [
@@ -37,14 +38,19 @@ __all__ = [
     "UserError",
     "Workload",
     "__version__",
+    "break_even",
+    "compare_patterns",
     "explain_gemm",
     "explain_workload",
     "gpu_names",
     "load_gpu",
     "load_workload",
+    "sensitivity",
     "simulate_gemm",
     "simulate_workload",
+    "timeline",
     "validate_files",
+    "whatif",
     "workload_names",
 ]
 
@@ -58,14 +64,19 @@ _HOMES = {
     "Simulator": "simulator",
     "UserError": "errors",
     "Workload": "workload",
+    "break_even": "studies",
+    "compare_patterns": "studies",
     "explain_gemm": "api",
     "explain_workload": "api",
     "gpu_names": "hardware",
     "load_gpu": "hardware",
     "load_workload": "workload",
+    "sensitivity": "studies",
     "simulate_gemm": "api",
     "simulate_workload": "api",
+    "timeline": "studies",
     "validate_files": "api",
+    "whatif": "studies",
     "workload_names": "workload",
 }
 

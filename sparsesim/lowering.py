@@ -61,7 +61,7 @@ class Library:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self._scout = Device(device.gpu, SEARCH_BUDGET, SEARCH_WAVES)
+        self._scout = Device(device.gpu, SEARCH_BUDGET, SEARCH_WAVES, memory=device.memory)
         self._candidates: dict[tuple[Operands, bool], tuple[_Candidate, ...]] = {}
 
     def operands(self, op: Gemm, native: Pattern | None) -> Operands:

@@ -49,7 +49,7 @@ from sparsesim.results_workload import Interval, OpRow, RunRecord, WorkloadResul
 from sparsesim.simulator import Simulator
 from sparsesim.workload import Gemm, Workload
 
-__all__ = ["MAX_LAUNCHES", "MAX_STREAMS", "QUEUE_DEPTH", "TIMELINE_LIMIT", "run_workload"]
+__all__ = ["MAX_LAUNCHES", "MAX_STREAMS", "QUEUE_DEPTH", "TIMELINE_LIMIT", "launch_phases", "run_workload"]
 
 #: launches that wait in one stream before the host blocks (CUDA: about a thousand; not documented)
 QUEUE_DEPTH = 1024
@@ -234,8 +234,8 @@ def _costs(gpu: GpuSpec, timing: str, graph: bool) -> _Costs:
     return _Costs(host, launch.stream_gap, launch.stream_gap)
 
 
-def _call(gpu: GpuSpec, launch: LaunchResult, row: int, stream: int, timing: str) -> _Call:
-    """Times and demands of one launch; what a split-K reduction adds stands behind the busy time."""
+def launch_phases(gpu: GpuSpec, launch: LaunchResult, timing: str) -> tuple[float, float, float]:
+    """Ramp, busy time and drain of one launch [s]; what a split-K reduction adds stands behind the busy time."""
     if timing == "graph":
         whole = (
             interval_s(gpu, "graph", launch.seconds, launch.launches, launch.kernel.sparse)[0] - gpu.launch.graph_gap
@@ -243,12 +243,18 @@ def _call(gpu: GpuSpec, launch: LaunchResult, row: int, stream: int, timing: str
     else:
         whole = interval_s(gpu, "kernel", launch.seconds, launch.launches, launch.kernel.sparse)[0]
     before = min(gpu.launch.ramp, whole - launch.seconds)
+    return before, launch.seconds, max(0.0, whole - launch.seconds - before)
+
+
+def _call(gpu: GpuSpec, launch: LaunchResult, row: int, stream: int, timing: str) -> _Call:
+    """Times and demands of one launch."""
+    before, busy, after = launch_phases(gpu, launch, timing)
     return _Call(
         row=row,
         stream=stream,
         before=before,
-        busy=launch.seconds,
-        after=max(0.0, whole - launch.seconds - before),
+        busy=busy,
+        after=after,
         share=_share(launch),
         demand=tuple(min(1.0, launch.counters[name]) for name in SHARED),
     )

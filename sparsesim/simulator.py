@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from sparsesim._version import __version__
 from sparsesim.device.simulate import Conditions, Device, LaunchResult
@@ -36,11 +37,19 @@ class Simulator:
     gpu : GpuSpec
     stack : Stack or its name; None = the stack with a sparse path on that GPU (cuSPARSELt)
     baseline : "heuristic" or "search", how the dense library picks its kernel; None = as its stack does
+    memory : of the launches of other simulators, to share with them: a launch is known by its numbers, so that a
+        parameter which leaves them alone costs no further run
 
     Raises UserError for an unknown stack or baseline.
     """
 
-    def __init__(self, gpu: GpuSpec, stack: Stack | str | None = None, baseline: str | None = None) -> None:
+    def __init__(
+        self,
+        gpu: GpuSpec,
+        stack: Stack | str | None = None,
+        baseline: str | None = None,
+        memory: dict[tuple[object, ...], Any] | None = None,
+    ) -> None:
         if baseline is not None and baseline not in POLICIES:
             raise UserError(
                 f"baseline: expected one of {', '.join(POLICIES)}, found {baseline!r}{nearest(baseline, POLICIES)}"
@@ -48,7 +57,7 @@ class Simulator:
         self.gpu = gpu
         self.stack = stack if isinstance(stack, Stack) else get_stack(stack or "cusparselt")
         self.baseline = baseline or get_stack(self.stack.dense_stack).policy
-        self.device = Device(gpu)
+        self.device = Device(gpu, memory=memory)
         self.library = Library(self.device)
         self._gpu_hash = config_hash(gpu)
         self._timed: dict[tuple[object, ...], tuple[float, LaunchResult]] = {}

@@ -29,6 +29,7 @@ LAYERS = (
     "results_workload",
     "simulator",
     "runtime",
+    "chrometrace",
     "attribution",
     "measured",
     "measure",
@@ -40,8 +41,10 @@ LAYERS = (
     "profile_check",
     "microbench",
     "calibrate",
+    "scenarios",
     "figures",
     "api",
+    "studies",
     "cli",
     "__main__",
 )

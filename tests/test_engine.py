@@ -94,6 +94,9 @@ def test_every_sm_cycle_has_one_owner(case):
 def test_two_runs_are_identical(case):
     first, second = simulate(*case), simulate(*case)
     for one, other in zip(first, second, strict=True):
+        if one is None:  # nothing is recorded
+            assert other is None
+            continue
         assert one.tobytes() == other.tobytes()
 
 

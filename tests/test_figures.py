@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 
 import sparsesim as ss
 from sparsesim.attribution import CAUSES, CLASSES, Attribution
+from sparsesim.chrometrace import lanes
 from sparsesim.device.engine import OWNERS
 from sparsesim.device.simulate import LaunchResult
 from sparsesim.figures import (
@@ -32,12 +33,11 @@ from sparsesim.figures import (
     save,
 )
 from sparsesim.figures.style import CAUSE_COLOURS, CLASS_COLOURS, OWNER_COLOURS, OWNER_LABELS
-from sparsesim.figures.timeline import _lanes
 from sparsesim.results import GemmResult
 
 PLOTS = Path(__file__).parent.parent / "plots"
 GPU = "a100_pcie_80gb"
-UNITS = re.compile(r"×|µs|%|FLOP|elements|tokens|index|ln\(|kernel path")
+UNITS = re.compile(r"×|µs|%|FLOP|elements|tokens|index|ln\(|kernel path|/clk|, B$|number|by name|kept : group")
 
 
 @pytest.fixture(scope="module")
@@ -264,7 +264,7 @@ def test_timeline(launches: tuple[LaunchResult, LaunchResult]) -> None:
 
 def test_timeline_lanes_do_not_overlap(launches: tuple[LaunchResult, LaunchResult]) -> None:
     ctas = np.array([[0, 0, 1, 8, 10], [0, 2, 3, 8, 12], [0, 10, 11, 12, 14], [0, 11, 12, 13, 15]])
-    assert _lanes(ctas) == [0, 1, 0, 2]
+    assert lanes(ctas[:, [1, 4]].tolist()) == [0, 1, 0, 2]
     with pytest.raises(ValueError, match="dense: expected a launch with its timeline"):
         draw_timeline(replace(launches[0], timeline=None), launches[1])
     with pytest.raises(ValueError, match="sparse: expected a launch that was simulated in full"):
@@ -312,6 +312,13 @@ TINY: dict[str, dict[str, Any]] = {
     "roofline": {"name": GPU, "tokens": (1, 16)},
     "sm_timeline": {"m": 256, "n": 256, "k": 256},
     "cycle_accounting": {"sizes": (256,)},
+    "whatif_smem": {"size": 256, "vary": ("smem.bytes_per_clk=64,128",)},
+    "whatif_metadata": {"size": 256, "vary": ("metadata.groups_per_clk=0.5,32", "metadata.bits_factor=1,8")},
+    "sensitivity_tornado": {"size": 256, "only": ("launch", "sm.count")},
+    "breakeven_map": {"tokens": (64, 256), "sides": (256, 512)},
+    "pattern_comparison": {"size": 960, "patterns": ("dense", "2:4", "1:4"), "expanded": ("6:8",)},
+    "utilisation": {"size": 512, "bins": 20},
+    "k_expansion": {},
 }
 
 
@@ -320,7 +327,28 @@ def test_script(name: str, script: Callable[[str], ModuleType]) -> None:
     module = script(name)
     assert name == module.NAME
     assert module.__doc__
-    checked(module.draw(**TINY[name]))
+    arguments = dict(TINY[name])
+    if name == "k_expansion":  # one pair is enough
+        arguments["points"] = module.EXPANDED[:1]
+    checked(module.draw(**arguments))
+
+
+def test_gallery_shows_every_figure_with_its_claim(script: Callable[[str], ModuleType], tmp_path: Path) -> None:
+    make_all = script("make_all")
+    folder = tmp_path / "figures"
+    drawn = [make_all.Drawn(name, folder / f"{name}.png", f"claim of {name}", "a GPU", 1.0) for name in TINY]
+    page = make_all.gallery(drawn, tmp_path / "gallery.md")
+    for name in TINY:
+        assert f"![claim of {name}](figures/{name}.png)" in page
+        assert f"`plots/{name}.py`" in page
+    assert page == make_all.gallery(reversed(drawn), tmp_path / "gallery.md")
+
+
+def test_the_gallery_of_the_project_shows_every_script() -> None:
+    docs = PLOTS.parent / "docs"
+    shown = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", (docs / "gallery.md").read_text(encoding="utf-8"))
+    assert {Path(path).stem for path in shown} == set(TINY)
+    assert all((docs / path).is_file() for path in shown)
 
 
 def test_script_writes_where_it_is_told(
@@ -338,7 +366,7 @@ def test_script_writes_where_it_is_told(
 
 
 def test_make_all_knows_every_script(script: Callable[[str], ModuleType]) -> None:
-    modules = {"make_all", "measured_points", "script"}
+    modules = {"make_all", "measured_points", "expanded_points", "script"}
     assert set(script("make_all").SCRIPTS) == {path.stem for path in PLOTS.glob("*.py")} - modules == set(TINY)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sparsesim.device import engine, twin
 from sparsesim.device.build import Shape, build
-from sparsesim.device.engine import OWNERS, Launch, Stat, allocate
+from sparsesim.device.engine import OWNERS, RECORDED, Launch, Stat, allocate
 from sparsesim.hardware import load_gpu
 from sparsesim.kernels import Operands, dense_kernels, sparse_kernels
 from sparsesim.sparsity import Pattern
@@ -113,6 +113,23 @@ def compare(launch: Launch, ticks: np.ndarray, size: np.ndarray) -> None:
         name: expected.stats[getattr(Stat, name)] for name in STATS
     }
     assert buffers.timeline.tolist() == expected.timeline
+    compare_records(launch, ticks, size, end, expected)
+
+
+def compare_records(launch: Launch, ticks: np.ndarray, size: np.ndarray, end: int, expected: twin.TwinResult) -> None:
+    """A run that records its servers' use changes nothing else, and says what the twin's log says."""
+    bins = 7
+    width = max(1, -(-end // bins) - end // 50)  # a little too short, so that the last row gets its share
+    buffers = allocate(launch, bins, width)
+    assert engine.run(launch, buffers, ticks, size) == end
+    assert buffers.stats.tolist() == expected.stats
+    assert buffers.busy is not None
+    edges = np.append(np.arange(bins + 1) * width, 1 << 60)
+    for column, name in enumerate(RECORDED):
+        start, length = np.array(expected.busy[name], dtype=np.int64).reshape(-1, 2).T
+        done = np.clip(edges[:, None], start, start + length).sum(axis=1)
+        assert buffers.busy[:, column].tolist() == np.diff(done).tolist()
+        assert buffers.busy[:, column].sum() == buffers.stats[getattr(Stat, f"{name.upper()}_BUSY")]
 
 
 @settings(max_examples=400, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))

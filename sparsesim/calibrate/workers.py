@@ -54,8 +54,7 @@ class _QuickDevice(Device):
     """A device with short runs, a memory shared with other descriptions, and a clock to start from."""
 
     def __init__(self, gpu: GpuSpec, memory: dict[tuple[object, ...], Any]) -> None:
-        super().__init__(gpu, STEP_BUDGET, MIN_WAVES)
-        self._memory = memory
+        super().__init__(gpu, STEP_BUDGET, MIN_WAVES, memory=memory)
         self.guess: float | None = None
 
     def launch(
@@ -67,9 +66,10 @@ class _QuickDevice(Device):
         ideal: frozenset[str] = frozenset(),
         keep_timeline: bool = False,
         clock_guess: float | None = None,
+        bins: int = 0,
     ) -> LaunchResult:
         guess = clock_guess or self.guess
-        return super().launch(kernel, operands, shape, conditions, ideal, keep_timeline, guess)
+        return super().launch(kernel, operands, shape, conditions, ideal, keep_timeline, guess, bins)
 
 
 class _QuickLibrary(Library):

@@ -7,7 +7,19 @@ from typing import Annotated
 import typer
 
 from sparsesim._version import __version__
-from sparsesim.cli import calibrate, catalogue, check, explain, gemm, measure, microbench, simulate, validate
+from sparsesim.cli import (
+    calibrate,
+    catalogue,
+    check,
+    explain,
+    gemm,
+    measure,
+    microbench,
+    simulate,
+    timeline,
+    validate,
+    whatif,
+)
 
 __all__ = ["app"]
 
@@ -38,5 +50,5 @@ def root(
         print(context.get_help())
 
 
-for module in (gemm, simulate, explain, validate, measure, microbench, calibrate, check, catalogue):
+for module in (gemm, simulate, explain, whatif, timeline, validate, measure, microbench, calibrate, check, catalogue):
     module.register(app)

@@ -26,9 +26,11 @@ __all__ = [
     "JsonTarget",
     "add_row",
     "bar",
+    "output_file",
     "owners_text",
     "percent",
     "progress",
+    "replace_file",
     "say",
     "show_table",
     "show_time",
@@ -66,11 +68,7 @@ class JsonTarget:
             return JsonTarget()
         if text == "-":
             return JsonTarget(stdout=True)
-        path = Path(text)
-        problem = _unwritable(path) if text.strip() and "\0" not in text else "no file name"
-        if problem:
-            raise UserError(f"--json: expected a file that can be written, found {text!r}: {problem}")
-        return JsonTarget(path)
+        return JsonTarget(output_file(text, "--json"))
 
     def write(self, data: Mapping[str, Any]) -> bool:
         """Write `data`; returns whether stdout still belongs to the human-readable form."""
@@ -78,13 +76,27 @@ class JsonTarget:
             sys.stdout.write(_dump(data))
             return False
         if self.path is not None:
-            try:
-                _replace(self.path, _dump(data))
-            except OSError as err:
-                raise UserError(
-                    f"--json: expected a file that can be written, found {str(self.path)!r}: {err.strerror}"
-                ) from None
+            replace_file(self.path, _dump(data), "--json")
         return True
+
+
+def output_file(text: str | None, flag: str) -> Path | None:
+    """The file that option `flag` names, None for none; raises UserError if it cannot be written."""
+    if text is None:
+        return None
+    path = Path(text)
+    problem = _unwritable(path) if text.strip() and "\0" not in text else "no file name"
+    if problem:
+        raise UserError(f"{flag}: expected a file that can be written, found {text!r}: {problem}")
+    return path
+
+
+def replace_file(path: Path, text: str, flag: str) -> None:
+    """Write `text` to the file that option `flag` named, in one step; raises UserError if that fails."""
+    try:
+        _replace(path, text)
+    except OSError as err:
+        raise UserError(f"{flag}: expected a file that can be written, found {str(path)!r}: {err.strerror}") from None
 
 
 def _dump(data: Mapping[str, Any]) -> str:

@@ -37,7 +37,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numba
 import numpy as np
 
-__all__ = ["OWNERS", "TICKS", "Buffers", "Launch", "Owner", "Stat", "allocate", "run"]
+__all__ = ["OWNERS", "RECORDED", "TICKS", "Buffers", "Launch", "Owner", "Stat", "allocate", "run"]
 
 #: ticks per SM cycle: fine enough that rounding a service time costs less than 1e-4 of it
 TICKS = 4096
@@ -68,6 +68,10 @@ class Owner:
 OWNERS = ("tensor", "smem", "decode", "issue", "l2", "dram", "barrier", "prologue", "epilogue", "idle")
 
 TENSOR, SMEM, DECODE, ISSUE, L2, DRAM, BARRIER, PROLOGUE, EPILOGUE, IDLE = range(10)
+
+#: servers whose use over time can be recorded: columns of `Buffers.busy`; the first six are numbered as `Owner`s
+RECORDED = ("tensor", "smem", "decode", "issue", "l2", "dram", "port")
+PORT = 6
 
 
 class Stat:
@@ -159,6 +163,8 @@ class Buffers(NamedTuple):
     ready, why : int64, int8 [workers, stages]  arrival of each stage's data, owner of a wait for it
     heap : HEAP[workers]  pending events
     timeline : int64[ctas, 5]  SM, start, main-loop start, main-loop end, end
+    busy : int64[bins + 1, len(RECORDED)]  ticks that each server works in each bin of time, those of all SMs together;
+        the last row is what lies behind the last bin. A bin has ``glob[G_BIN]`` ticks. None: nothing is recorded
     """
 
     block: np.ndarray
@@ -171,18 +177,19 @@ class Buffers(NamedTuple):
     owners: np.ndarray
     stats: np.ndarray
     timeline: np.ndarray
+    busy: np.ndarray | None
     glob: np.ndarray
 
 
 # slots of Buffers.glob: device-wide scalars that the helpers share
-G_L2, G_FABRIC, G_DRAM, G_WRITES, G_USED, G_RESIDENT, G_RANDOM, G_COUNT = range(8)
+G_L2, G_FABRIC, G_DRAM, G_WRITES, G_USED, G_RESIDENT, G_RANDOM, G_BIN, G_COUNT = range(9)
 
 # phases of a worker
 P_START, P_TRY, P_END, P_EPILOGUE = range(4)
 
 
-def allocate(p: Launch) -> Buffers:
-    """Fresh arrays for a run of `p`."""
+def allocate(p: Launch, bins: int = 0, bin_ticks: int = 0) -> Buffers:
+    """Fresh arrays for a run of `p`; with `bins` of `bin_ticks` each, the run records its servers' use."""
     workers = min(p.sms * p.slots, p.ctas)
     tiles = p.tiles_m * p.tiles_n * p.batch
     blocks = (p.tiles_m + p.tiles_n) * p.batch * p.k_steps + tiles
@@ -191,6 +198,8 @@ def allocate(p: Launch) -> Buffers:
     block["ready"] = -1
     work = np.zeros(workers, dtype=WORK)
     work["sm"] = np.arange(workers) % p.sms
+    glob = np.zeros(G_COUNT, dtype=np.int64)
+    glob[G_BIN] = bin_ticks
     return Buffers(
         block=block,
         resident=np.zeros(blocks, dtype=np.int32),
@@ -202,8 +211,29 @@ def allocate(p: Launch) -> Buffers:
         owners=np.zeros(len(OWNERS), dtype=np.int64),
         stats=np.zeros(Stat.COUNT, dtype=np.int64),
         timeline=np.zeros((p.ctas, 5), dtype=np.int64),
-        glob=np.zeros(G_COUNT, dtype=np.int64),
+        busy=np.zeros((bins + 1, len(RECORDED)), dtype=np.int64) if bins else None,
+        glob=glob,
     )
+
+
+@jit
+def _mark(busy, glob, server, start, ticks):  # type: ignore[no-untyped-def]
+    """Record that `server` works for `ticks` from tick `start` on.
+
+    Without a record `busy` is None, which is a type of its own: the loop is then compiled with nothing in this place.
+    """
+    if busy is None:
+        return
+    width = glob[G_BIN]
+    last = busy.shape[0] - 1
+    row = start // width
+    while ticks > 0 and row < last:
+        part = min(ticks, (row + 1) * width - start)
+        busy[row, server] += part
+        start += part
+        ticks -= part
+        row += 1
+    busy[last, server] += ticks
 
 
 @jit
@@ -278,8 +308,10 @@ def _dram_read(s, t, cost):  # type: ignore[no-untyped-def]
     """Reserve DRAM for a read that comes at tick `t`. Returns its end. Queued writes drain while DRAM is idle."""
     g = s.glob
     if t > g[G_DRAM]:
+        _mark(s.busy, s.glob, DRAM, g[G_DRAM], min(g[G_WRITES], t - g[G_DRAM]))
         g[G_WRITES] = max(g[G_WRITES] - (t - g[G_DRAM]), 0)
         g[G_DRAM] = t
+    _mark(s.busy, s.glob, DRAM, g[G_DRAM], cost)
     g[G_DRAM] += cost
     s.stats[13] += cost
     return g[G_DRAM]
@@ -293,6 +325,7 @@ def _dram_write(p, s, t, cost):  # type: ignore[no-untyped-def]
     g[G_WRITES] += cost
     s.stats[13] += cost
     if g[G_WRITES] > p.write_queue:
+        _mark(s.busy, s.glob, DRAM, g[G_DRAM], g[G_WRITES] - p.write_queue)
         g[G_DRAM] += g[G_WRITES] - p.write_queue
         g[G_WRITES] = p.write_queue
 
@@ -318,6 +351,7 @@ def _fetch(p, s, ticks, size, t, operand, edge, block):  # type: ignore[no-untyp
     start = max(t, g[G_L2])
     served = start + cost
     g[G_L2] = served
+    _mark(s.busy, s.glob, L2, start, cost)
     s.stats[12] += cost
     fabric = ticks[operand, edge, 2]
     if fabric > 0:
@@ -365,8 +399,10 @@ def _load(p, s, ticks, size, w, t):  # type: ignore[no-untyped-def]
     port = ticks[0, edge_m, 0] + ticks[1, edge_n, 0]
     in_sm = max(t, s.units[sm].port_free) + port
     s.units[sm].port_free = in_sm
+    _mark(s.busy, s.glob, PORT, in_sm - port, port)
     s.stats[14] += port
     if p.smem_fill > 0:
+        _mark(s.busy, s.glob, SMEM, max(t, s.units[sm].smem_free), p.smem_fill)
         s.units[sm].smem_free = max(t, s.units[sm].smem_free) + p.smem_fill
         s.stats[9] += p.smem_fill
     s.stats[16] += size[0, edge_m, 3] + size[1, edge_n, 3]
@@ -413,23 +449,27 @@ def _step(p, s, ticks, size, w, t):  # type: ignore[no-untyped-def]
     _own(s, sm, start, BARRIER)
     end = max(start, s.units[sm].tensor_free) + p.tensor
     s.units[sm].tensor_free = end
+    _mark(s.busy, s.glob, TENSOR, end - p.tensor, p.tensor)
     owner = TENSOR
     _own(s, sm, end, TENSOR)
     if p.smem_read > 0:
         other = max(start, s.units[sm].smem_free) + p.smem_read
         s.units[sm].smem_free = other
+        _mark(s.busy, s.glob, SMEM, other - p.smem_read, p.smem_read)
         if other > end:
             end = other
             owner = SMEM
     if p.decode > 0:
         other = max(start, s.units[sm].decode_free) + p.decode
         s.units[sm].decode_free = other
+        _mark(s.busy, s.glob, DECODE, other - p.decode, p.decode)
         if other > end:
             end = other
             owner = DECODE
     if p.issue > 0:
         other = max(start, s.units[sm].issue_free) + p.issue
         s.units[sm].issue_free = other
+        _mark(s.busy, s.glob, ISSUE, other - p.issue, p.issue)
         if other > end:
             end = other
             owner = ISSUE
@@ -452,7 +492,9 @@ def _write(p, s, ticks, size, w, t):  # type: ignore[no-untyped-def]
     tile = (b * p.tiles_m + tm) * p.tiles_n + tn
     end = t + p.epilogue
     if p.splits > 1:
+        _mark(s.busy, s.glob, PORT, max(t, s.units[sm].port_free), ticks[3, edge, 0])
         s.units[sm].port_free = max(t, s.units[sm].port_free) + ticks[3, edge, 0]
+        _mark(s.busy, s.glob, L2, max(t, g[G_L2]), ticks[3, edge, 1])
         g[G_L2] = max(t, g[G_L2]) + ticks[3, edge, 1]
         s.stats[17] += size[3, edge, 1]
         s.stats[12] += ticks[3, edge, 1]
@@ -461,7 +503,9 @@ def _write(p, s, ticks, size, w, t):  # type: ignore[no-untyped-def]
             _dram_write(p, s, t, ticks[3, edge, 3])
             s.stats[5] += size[3, edge, 2]
         return max(end, max(s.units[sm].port_free, g[G_L2]))
+    _mark(s.busy, s.glob, PORT, max(t, s.units[sm].port_free), ticks[2, edge, 0])
     s.units[sm].port_free = max(t, s.units[sm].port_free) + ticks[2, edge, 0]
+    _mark(s.busy, s.glob, L2, max(t, g[G_L2]), ticks[2, edge, 1])
     g[G_L2] = max(t, g[G_L2]) + ticks[2, edge, 1]
     s.stats[12] += ticks[2, edge, 1]
     s.stats[14] += ticks[2, edge, 0]
@@ -683,6 +727,7 @@ def _run(p, s, ticks, size):  # type: ignore[no-untyped-def]
         _sift(s, n)
     for sm in range(p.sms):
         s.owners[IDLE] += finish - s.units[sm].frontier
+    _mark(s.busy, s.glob, DRAM, s.glob[G_DRAM], s.glob[G_WRITES])  # what is still queued is written afterwards
     s.stats[0] = finish
     s.stats[15] = events
     return finish

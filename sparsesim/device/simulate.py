@@ -8,16 +8,17 @@ launches are simulated once per `Device`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from sparsesim.device.build import LaunchPlan, Shape, build, reduction_cycles
-from sparsesim.device.engine import OWNERS, TICKS, Launch, Owner, Stat, allocate, run
+from sparsesim.device.engine import OWNERS, RECORDED, TICKS, Launch, Owner, Stat, allocate, run
 from sparsesim.device.power import Energy, board_power, launch_energy, run_clock
 from sparsesim.hardware import GpuSpec
 from sparsesim.kernels import Kernel, Operands
 
-__all__ = ["Conditions", "Device", "LaunchResult"]
+__all__ = ["Conditions", "Device", "LaunchResult", "Utilisation"]
 
 #: CTA k-steps that are simulated before the steady middle of a launch is extrapolated
 STEP_BUDGET = 400_000
@@ -32,6 +33,8 @@ PILOT_WAVES = 5
 PILOT_STEPS = 128
 PILOT_TOLERANCE = 0.02
 CLOCK_ROUNDS = 4
+#: recorded servers of which each SM has its own
+PER_SM = ("tensor", "smem", "decode", "issue", "port")
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,19 @@ class Conditions:
 
 
 @dataclass(frozen=True)
+class Utilisation:
+    """How busy each server of `engine.RECORDED` is over the time of a launch, as the event loop recorded it.
+
+    cycles : SM cycles of one bin
+    share : float[bins, len(RECORDED)]; of an SM's server the mean over all SMs. The last bin may begin before and
+        end after the launch's end.
+    """
+
+    cycles: float
+    share: np.ndarray
+
+
+@dataclass(frozen=True)
 class LaunchResult:
     """What one launch took. Cycles are SM cycles at `clock_hz`; `owners` sum to SMs × cycles."""
 
@@ -69,6 +85,7 @@ class LaunchResult:
     owners: dict[str, float]
     counters: dict[str, float]
     timeline: np.ndarray | None = field(default=None, compare=False, repr=False)
+    utilisation: Utilisation | None = field(default=None, compare=False, repr=False)
 
     @property
     def seconds(self) -> float:
@@ -95,6 +112,7 @@ class _Raw:
     stats: np.ndarray
     extrapolated: bool
     timeline: np.ndarray | None = None
+    utilisation: Utilisation | None = None
 
 
 class Device:
@@ -106,6 +124,7 @@ class Device:
     step_budget : CTA k-steps simulated before extrapolating; larger is slower and no more exact than 0.5 %
     min_waves : waves that are always simulated, whatever they cost
     max_steps : k-steps of one CTA beyond which a launch is extrapolated along k
+    memory : launches that other devices have run, to share with them; equal launches of different GPUs are one
     """
 
     def __init__(
@@ -114,6 +133,7 @@ class Device:
         step_budget: int = STEP_BUDGET,
         min_waves: int = MIN_WAVES,
         max_steps: int = MAX_CTA_STEPS,
+        memory: dict[tuple[object, ...], Any] | None = None,
     ) -> None:
         self.gpu = gpu
         self.max_steps = max_steps
@@ -121,7 +141,7 @@ class Device:
         self.step_budget = step_budget
         #: launches that the event loop has run
         self.runs = 0
-        self._memory: dict[tuple[object, ...], _Raw] = {}
+        self.memory: dict[tuple[object, ...], Any] = {} if memory is None else memory
 
     def launch(
         self,
@@ -132,11 +152,13 @@ class Device:
         ideal: frozenset[str] = frozenset(),
         keep_timeline: bool = False,
         clock_guess: float | None = None,
+        bins: int = 0,
     ) -> LaunchResult:
         """Run one launch.
 
         `clock_guess` is where the search for the sustained clock begins (default: `clock.max`). `ideal` names
-        mechanisms to idealise (`build.DEVICE_IDEALS`, and "power": the clock is never lowered).
+        mechanisms to idealise (`build.DEVICE_IDEALS`, and "power": the clock is never lowered). With `bins`, the
+        timeline is kept and the use of the servers recorded in so many equal parts of the launch.
         """
         gpu = self.gpu
         activity = gpu.power.zeros_activity if conditions.activity is None else conditions.activity
@@ -148,7 +170,7 @@ class Device:
             clock = clock_guess or clock
             if clock_guess is None and self.step_budget > 2 * PILOT_BUDGET and _steps(kernel, shape) > self.step_budget:
                 # a long launch settles its clock on short runs, and is then run once
-                pilot = Device(gpu, PILOT_BUDGET, PILOT_WAVES, PILOT_STEPS)
+                pilot = Device(gpu, PILOT_BUDGET, PILOT_WAVES, PILOT_STEPS, self.memory)
                 clock = pilot.launch(kernel, operands, shape, conditions, ideal).clock_hz
                 tolerance = PILOT_TOLERANCE
         for round_ in range(CLOCK_ROUNDS):
@@ -165,6 +187,8 @@ class Device:
                 break
             clock = settled
         power = board_power(gpu, energy, raw.cycles, conditions.gap_s, clock, conditions.floor_s)
+        if bins:
+            raw = replace(raw, **self._record(plan, bins))
         return LaunchResult(
             kernel=kernel,
             cycles=raw.cycles,
@@ -178,6 +202,7 @@ class Device:
             owners={name: float(value) / TICKS for name, value in zip(OWNERS, raw.owners, strict=True)},
             counters=_counters(gpu, plan, raw),
             timeline=raw.timeline,
+            utilisation=raw.utilisation,
         )
 
     def _energy(self, plan: LaunchPlan, raw: _Raw, activity: float) -> Energy:
@@ -196,7 +221,8 @@ class Device:
         )
 
     def _run(self, plan: LaunchPlan, keep_timeline: bool) -> _Raw:
-        known = self._memory.get(plan.key)
+        key = (self.step_budget, self.min_waves, self.max_steps, *plan.key)
+        known: _Raw | None = self.memory.get(key)
         if known is not None and not keep_timeline:
             return known
         if plan.launch.steps_per_split > self.max_steps and not keep_timeline:
@@ -204,7 +230,7 @@ class Device:
         else:
             raw = self._run_waves(plan.launch, plan, keep_timeline)
         if not keep_timeline:
-            self._memory[plan.key] = raw
+            self.memory[key] = raw
         return raw
 
     def _run_waves(self, whole: Launch, plan: LaunchPlan, keep_timeline: bool) -> _Raw:
@@ -221,6 +247,19 @@ class Device:
             timeline=buffers.timeline.copy() if keep_timeline else None,
         )
         return _extrapolate(raw, whole, launch, waves, buffers.timeline) if raw.extrapolated else raw
+
+    def _record(self, plan: LaunchPlan, bins: int) -> dict[str, Any]:
+        """Timeline and utilisation of a launch. It runs twice: the first run says how long a bin has to be."""
+        launch, _ = _shorten(plan.launch, self.step_budget, self.min_waves)
+        end = run(launch, allocate(launch), plan.ticks, plan.size)
+        width = -(-end // bins)
+        buffers = allocate(launch, bins, width)
+        run(launch, buffers, plan.ticks, plan.size)
+        self.runs += 2
+        assert buffers.busy is not None
+        units = np.array([launch.sms if name in PER_SM else 1 for name in RECORDED])
+        share = buffers.busy[:-1] / (units * width)
+        return {"timeline": buffers.timeline, "utilisation": Utilisation(width / TICKS, share)}
 
     def _run_deep(self, plan: LaunchPlan) -> _Raw:
         """A launch with very many k-steps per CTA: two shallower ones, extrapolated along k.

@@ -31,16 +31,21 @@ A, B, D, PARTIAL = range(4)  # operands: rows of the two tables of a launch
 PORT, L2, FABRIC, DRAM, WHOLE_BYTES = range(5)  # columns of `ticks`
 REQUESTED, HELD, META, ARRIVING = range(4)  # columns of `size`
 SPILLED = META  # of a partial tile: what does not stay in L2
+PER_SM = ("tensor", "smem", "decode", "issue", "port")  # servers of an `Sm`
 
 
 @dataclass(frozen=True)
 class TwinResult:
-    """What a run gave: the same numbers as `engine.run` leaves in its buffers."""
+    """What a run gave: the same numbers as `engine.run` leaves in its buffers.
+
+    busy : server of `engine.RECORDED` -> (start, ticks) of all that it did, on whichever SM
+    """
 
     end: int
     owners: dict[str, int]
     stats: list[int]
     timeline: list[list[int]]
+    busy: dict[str, list[tuple[int, int]]]
 
 
 class Server:
@@ -49,9 +54,11 @@ class Server:
     def __init__(self) -> None:
         self.free = 0
         self.busy = 0
+        self.log: list[tuple[int, int]] = []
 
     def reserve(self, at: int, ticks: int) -> int:
         """Queue a request of `ticks` that comes at tick `at`. Returns its end."""
+        self.log.append((max(at, self.free), ticks))
         self.free = max(at, self.free) + ticks
         self.busy += ticks
         return self.free
@@ -67,7 +74,9 @@ class Dram(Server):
 
     def drain(self, at: int) -> None:
         """Write while idle, up to tick `at`."""
-        self.waiting = max(self.waiting - max(at - self.free, 0), 0)
+        written = min(self.waiting, max(at - self.free, 0))
+        self.log.append((self.free, written))
+        self.waiting -= written
         self.free = max(at, self.free)
 
     def read(self, at: int, ticks: int) -> int:
@@ -80,6 +89,7 @@ class Dram(Server):
         self.drain(at)
         self.busy += ticks
         self.waiting += ticks
+        self.log.append((self.free, max(self.waiting - self.queue, 0)))
         self.free += max(self.waiting - self.queue, 0)
         self.waiting = min(self.waiting, self.queue)
 
@@ -200,7 +210,10 @@ class _Twin:
         stats[Stat.L2_BUSY] = self.l2.busy
         stats[Stat.DRAM_BUSY] = self.dram.busy
         stats[Stat.END] = self.end
-        return TwinResult(self.end, dict(zip(OWNERS, self.owners, strict=True)), stats, self.timeline)
+        self.dram.log.append((self.dram.free, self.dram.waiting))
+        busy = {name: [item for sm in self.sms for item in getattr(sm, name).log] for name in PER_SM}
+        busy |= {"l2": self.l2.log, "dram": self.dram.log}
+        return TwinResult(self.end, dict(zip(OWNERS, self.owners, strict=True)), stats, self.timeline, busy)
 
     def sleep(self, ticks: int) -> simpy.Timeout:
         self.stats[Stat.EVENTS] += 1

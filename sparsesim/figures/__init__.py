@@ -6,18 +6,27 @@ writes a figure as PNG.
 """
 
 from sparsesim.figures.accounting import draw_accounting
+from sparsesim.figures.maps import draw_breakeven, draw_expansion, draw_patterns
 from sparsesim.figures.roofline import draw_roofline
 from sparsesim.figures.speedup import SpeedupCurve, draw_speedup
 from sparsesim.figures.style import save
 from sparsesim.figures.timeline import draw_timeline
+from sparsesim.figures.utilisation import draw_utilisation
 from sparsesim.figures.waterfall import draw_waterfall
+from sparsesim.figures.whatif import draw_tornado, draw_whatif
 
 __all__ = [
     "SpeedupCurve",
     "draw_accounting",
+    "draw_breakeven",
+    "draw_expansion",
+    "draw_patterns",
     "draw_roofline",
     "draw_speedup",
     "draw_timeline",
+    "draw_tornado",
+    "draw_utilisation",
     "draw_waterfall",
+    "draw_whatif",
     "save",
 ]

@@ -28,11 +28,13 @@ from sparsesim.protocol import Protocol
 from sparsesim.workload import Gemm
 
 __all__ = [
+    "BLUE",
     "CAUSE_COLOURS",
     "CAUSE_LABELS",
     "CLASS_COLOURS",
     "DENSE",
     "DPI",
+    "GREEN",
     "GRID",
     "IDLE",
     "INK",
@@ -43,6 +45,7 @@ __all__ = [
     "SERIES_COLOURS",
     "SERIES_MARKERS",
     "SPARSE",
+    "VERMILLION",
     "WIDTH",
     "conditions",
     "describe",

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from sparsesim.chrometrace import lanes
 from sparsesim.device.engine import TICKS
 from sparsesim.device.simulate import LaunchResult
 from sparsesim.figures.style import IDLE, INK, MUTED, OWNER_COLOURS, new_figure, styled
@@ -95,10 +96,10 @@ def _panel(ax: Axes, launch: LaunchResult, shown: Sequence[int]) -> None:
         ax.broken_barh([(0.0, end_us)], (row - ROW_HEIGHT / 2, ROW_HEIGHT), facecolor=IDLE)
         ctas = launch.timeline[launch.timeline[:, 0] == sm]
         ctas = ctas[np.argsort(ctas[:, 1], kind="stable")]
-        lanes = _lanes(ctas)
-        height = ROW_HEIGHT / (max(lanes, default=0) + 1)
-        for lane in sorted(set(lanes)):
-            mine = ctas[[of == lane for of in lanes]] * to_us
+        places = lanes(ctas[:, [1, 4]].tolist())
+        height = ROW_HEIGHT / (max(places, default=0) + 1)
+        for lane in sorted(set(places)):
+            mine = ctas[[of == lane for of in places]] * to_us
             place = (row - ROW_HEIGHT / 2 + lane * height, height)
             for begin, phase in enumerate(PHASES, start=1):
                 spans = list(zip(mine[:, begin], mine[:, begin + 1] - mine[:, begin], strict=True))
@@ -116,17 +117,3 @@ def _panel(ax: Axes, launch: LaunchResult, shown: Sequence[int]) -> None:
     ax.set_ylabel("SM, index")
     ax.spines["left"].set_visible(False)
     ax.grid(axis="x", color=MUTED, alpha=0.25)
-
-
-def _lanes(ctas: np.ndarray) -> list[int]:
-    """For CTAs in order of their start, the first lane that is free then."""
-    free: list[int] = []
-    lanes = []
-    for start, end in ctas[:, [1, 4]].tolist():
-        lane = next((i for i, until in enumerate(free) if until <= start), len(free))
-        if lane == len(free):
-            free.append(end)
-        else:
-            free[lane] = end
-        lanes.append(lane)
-    return lanes

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sparsesim._version import __version__
-from sparsesim.cli import calibrate, catalogue, check, explain, gemm, simulate, validate
+from sparsesim.cli import audit, calibrate, catalogue, check, explain, gemm, imports, simulate, validate
 
 __all__ = ["app"]
 
@@ -38,5 +38,5 @@ def root(
         print(context.get_help())
 
 
-for module in (gemm, simulate, explain, validate, calibrate, check, catalogue):
+for module in (gemm, simulate, explain, imports, audit, validate, calibrate, check, catalogue):
     module.register(app)

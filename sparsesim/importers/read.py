@@ -75,9 +75,9 @@ def import_file(
     UserError
         Unknown format, options of another format, or a file that is broken: every problem, one line each.
     """
-    path = Path(path)
     if not str(path).strip() or "\0" in str(path):
         raise UserError(Problem.line("file", "", "a file name", str(path)))
+    path = Path(path)
     if format is not None and format not in FORMATS:
         line = Problem.line("format", "", "one of " + ", ".join(FORMATS), format)
         raise UserError(line + nearest(str(format), FORMATS))

@@ -124,6 +124,9 @@ def _lower(draft: Draft, node: Any, sizes: Mapping[str, int]) -> None:
     if short in FREE:
         draft.other(node.name, label, 0, 0, "moves no data")
         return
+    if not label.startswith("aten.") and not hasattr(node.meta.get("val"), "shape"):
+        draft.other(node.name, short, 0, 0, "arithmetic on sizes")
+        return
     pieces = [_nbytes(value, sizes) for value in (*values, node.meta.get("val")) if hasattr(value, "shape")]
     total = None if any(piece is None for piece in pieces) else sum(piece or 0 for piece in pieces)
     largest = max((math.prod(shape) for shape in (*shapes, out or ()) if shape), default=None)

@@ -28,9 +28,9 @@ def open_weights(path: str | Path) -> Weights:
     UserError
         If it is none of these, or for every problem of its headers.
     """
-    path = Path(path)
     if "\0" in str(path) or not str(path).strip():
         raise UserError(Problem.line("file", "", "a file name", str(path)))
+    path = Path(path)
     if path.is_dir():
         return _folder(path)
     suffix = path.suffix.lower()

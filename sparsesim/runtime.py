@@ -179,6 +179,7 @@ def run_workload(
         version=__version__,
         gpu_hash=config_hash(gpu),
         workload_digest=workload.digest(),
+        others=workload.others,
     )
 
 

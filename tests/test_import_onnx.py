@@ -14,6 +14,7 @@ from sparsesim.audit import audit_weights
 from sparsesim.errors import UserError
 from sparsesim.hardware import load_gpu
 from sparsesim.importers import import_file
+from sparsesim.results_workload import WorkloadResult
 from sparsesim.sparsity import Pattern, prune
 from sparsesim.stacks import get_stack
 from sparsesim.weights import open_weights
@@ -74,6 +75,9 @@ def test_the_workload_simulates_and_reads_back(tmp_path):
     reasons = {row.name: row.reason for row in result.rows}
     assert reasons["layer.0.up.MatMul"] == "eligible"
     assert reasons["layer.0.attention.QK"] == "dense-weight"
+    assert result.others == imported.workload.others
+    result.save(tmp_path / "result.json")
+    assert WorkloadResult.load(tmp_path / "result.json").to_dict() == result.to_dict()
 
 
 def test_products_of_all_sorts(tmp_path):
@@ -323,3 +327,11 @@ def test_external_data_cannot_leave_the_folder_or_lie(entries, expected, tmp_pat
 def test_sound_external_data_are_read(tmp_path):
     found = audit(external(tmp_path, location="w.bin", offset="0", length="512"))
     assert found["w"].sparsity == 1.0
+
+
+def test_simulate_says_what_it_leaves_out(tmp_path, capsys):
+    path = save(bert(), tmp_path / "bert.onnx")
+    arguments = ["--dim", "batch=1", "--dim", "sequence=64", "--out", str(tmp_path / "o.jsonl")]
+    assert main(["import", str(path), *arguments]) == 0
+    assert main(["simulate", str(tmp_path / "o.jsonl"), "--gpu", "a100_pcie_80gb"]) == 0
+    assert "ops that are no GEMM, not simulated" in capsys.readouterr().out

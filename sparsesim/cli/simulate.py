@@ -128,5 +128,11 @@ def _totals(result: WorkloadResult) -> None:
         f"device     {percent(run.tensor_busy)} tensor busy (dense {percent(dense.tensor_busy)}), "
         f"{percent(run.host_bound)} waiting for the host (dense {percent(dense.host_bound)})",
     ]
+    if result.others:
+        bytes_, flops = (sum((getattr(op, key) or 0) * op.count for op in result.others) for key in ("bytes", "flops"))
+        lines.append(
+            f"beside     {sum(op.count for op in result.others)} ops that are no GEMM, not simulated: "
+            f"{bytes_ / 1e9:.4g} GB, {flops / 1e9:.4g} GFLOP; `sparsesim import` and --json name them"
+        )
     for line in lines:
         say(line)

@@ -101,6 +101,6 @@ def _row(grid: object, tensor: TensorAudit, told: str) -> None:
         f"{100 * along.broken[told] / groups:.3g} %" if groups else "-",
         ", ".join(along.complies) or "none",
         ", ".join(tensor.across_k.complies if tensor.across_k else ()) or "none",
-        f"{tensor.reason}: {tensor.text}",
+        tensor.reason if tensor.eligible else f"{tensor.reason}: {tensor.text}",
         style=None if tensor.eligible else "yellow",
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,11 +75,11 @@ class JsonTarget:
     def write(self, data: Mapping[str, Any]) -> bool:
         """Write `data`; returns whether stdout still belongs to the human-readable form."""
         if self.stdout:
-            sys.stdout.write(_dump(data))
+            sys.stdout.writelines(_chunks(data))
             return False
         if self.path is not None:
             try:
-                _replace(self.path, _dump(data))
+                _replace(self.path, _chunks(data))
             except OSError as err:
                 raise UserError(
                     f"--json: expected a file that can be written, found {str(self.path)!r}: {err.strerror}"
@@ -87,8 +87,10 @@ class JsonTarget:
         return True
 
 
-def _dump(data: Mapping[str, Any]) -> str:
-    return json.dumps(data, indent=2, ensure_ascii=True) + "\n"
+def _chunks(data: Mapping[str, Any]) -> Iterator[str]:
+    """The JSON text in pieces: that of a long trace is larger than the trace."""
+    yield from json.JSONEncoder(indent=2, ensure_ascii=True).iterencode(data)
+    yield "\n"
 
 
 def _unwritable(path: Path) -> str | None:
@@ -106,16 +108,17 @@ def _unwritable(path: Path) -> str | None:
     return None
 
 
-def _replace(path: Path, text: str) -> None:
-    """Write `text` to `path` in one step; what is no regular file (a pipe, /dev/null) is written as it is."""
+def _replace(path: Path, text: Iterable[str]) -> None:
+    """Write the pieces of `text` to `path` in one step; no regular file (a pipe, /dev/null) is written as it is."""
     path = path.resolve()
     if path.exists() and not path.is_file():
-        path.write_text(text, encoding="utf-8")
+        with path.open("w", encoding="utf-8") as pipe:
+            pipe.writelines(text)
         return
     temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}.tmp")
     try:
         with temporary.open("x", encoding="utf-8") as handle:
-            handle.write(text)
+            handle.writelines(text)
             handle.flush()
             os.fsync(handle.fileno())
         temporary.replace(path)

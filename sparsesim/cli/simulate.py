@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 EXAMPLE = "Example: sparsesim simulate llama-3.1-8b --gpu h100_pcie --phase decode --tokens 64 --timing graph"
+#: rows of the table that are shown
+SHOWN = 500
 
 Source = Annotated[
     str, typer.Argument(metavar="WORKLOAD", help="Packaged workload (see `sparsesim workloads`) or a file.")
@@ -67,7 +69,7 @@ def show(result: WorkloadResult) -> None:
     title = f"{result.workload} on {result.gpu}, {result.stack}; {mode}"
     numbers = ("count", "time", "dense", "speedup", "share")
     grid = table("op", "shape", "pattern", "path", "reason", *numbers, right=numbers)
-    for row in result.rows:
+    for row in result.rows[:SHOWN]:
         gemm = row.gemm
         batch = f"{gemm['batch']} × " if gemm["batch"] > 1 else ""
         add_row(
@@ -85,6 +87,8 @@ def show(result: WorkloadResult) -> None:
             style="yellow" if row.is_fallback else None,
         )
     show_table(title, grid)
+    if len(result.rows) > SHOWN:
+        say(f"and {len(result.rows) - SHOWN} further ops; --json has all")
     phases = _phases(result.rows)
     if len(phases) > 1:
         grid = table("phase", *numbers[1:4], right=numbers)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sparsesim.errors import ProblemList
+from sparsesim.errors import ProblemList, UserError
 from sparsesim.workload import DTYPES, Gemm, GemmError, OtherOp, Workload
 from sparsesim.workload.ops import MAX_NAME, issue_line
 from sparsesim.workload.write import check_target, workload_lines, write_lines
@@ -176,7 +176,12 @@ class Draft:
 
     def other(self, name: str, op: str, bytes: int | None, flops: int | None, note: str = "", count: int = 1) -> None:
         """Add one op that is no GEMM."""
-        made = OtherOp(_op_name(name), clean(op), bytes, flops, count, clean(note, ""))
+        try:
+            made = OtherOp(_op_name(name), clean(op), bytes, flops, count, clean(note, ""))
+        except UserError as error:
+            for line in error.problems:
+                self._problem(f"{self.problems.where}: {line}")
+            return
         key = replace(made, count=1) if self.merge else len(self._others)
         known = self._others.get(key)
         if known is not None:

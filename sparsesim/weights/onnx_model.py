@@ -7,6 +7,7 @@ a model of any size takes the memory of its graph. Everything else is the librar
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path, PurePosixPath
@@ -67,7 +68,24 @@ def load_onnx(path: Path) -> OnnxModel:
         raise UserError(Problem.line(str(path), "", "a whole ONNX model", str(error))) from None
     if not model.graph.node and not model.graph.initializer:
         raise UserError(Problem.line(str(path), "", "an ONNX model with a graph", "none"))
+    if not all(isinstance(name, str) for name in _names(model)):
+        raise UserError(Problem.line(str(path), "", "a whole ONNX model", "a name that is no UTF-8 text"))
     return OnnxModel(path, model, embedded)
+
+
+def _names(model: Any) -> Iterator[Any]:
+    """All names of the graph; protobuf hands on as bytes what is no UTF-8."""
+    for part in (model.graph, *model.functions):
+        for node in part.node:
+            yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+            yield from (attribute.name for attribute in node.attribute)
+    graph = model.graph
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        yield value.name
+        yield from (dim.dim_param for dim in value.type.tensor_type.shape.dim)
+    for tensor in graph.initializer:
+        yield tensor.name
+        yield from (text for entry in tensor.external_data for text in (entry.key, entry.value))
 
 
 class _Skim:

@@ -335,3 +335,15 @@ def test_simulate_says_what_it_leaves_out(tmp_path, capsys):
     assert main(["import", str(path), *arguments]) == 0
     assert main(["simulate", str(tmp_path / "o.jsonl"), "--gpu", "a100_pcie_80gb"]) == 0
     assert "ops that are no GEMM, not simulated" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_model_that_torch_exported(tmp_path):
+    torch = pytest.importorskip("torch", reason="exports the model")
+    pytest.importorskip("onnxscript", reason="torch exports with it")
+    layer = torch.nn.TransformerEncoderLayer(32, 4, 128, batch_first=True).eval()
+    path = tmp_path / "layer.onnx"
+    dynamic = {"src": {0: torch.export.Dim("batch", min=1, max=64)}}
+    torch.onnx.export(layer, (torch.randn(2, 16, 32),), str(path), dynamo=True, dynamic_shapes=dynamic, verbose=False)
+    found = {(op.m, op.n, op.k, op.batch) for op in ops_of(path, batch=3).values()}
+    assert found >= {(96, 48, 32, 1), (32, 48, 32, 1), (128, 48, 32, 1), (32, 48, 128, 1), (16, 16, 8, 12)}

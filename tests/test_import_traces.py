@@ -155,6 +155,18 @@ def test_a_truncated_trace_is_one_error(cut, packed, tmp_path):
     assert "a whole Chrome trace in JSON" in caught.value.problems[0]
 
 
+def test_a_packed_trace_that_expands_without_end_is_refused(tmp_path):
+    path = tmp_path / "t.json.gz"
+    with gzip.open(path, "wb") as file:
+        file.write(b'{"traceEvents": [')
+        for _ in range(300):
+            file.write(b" " * (1 << 20))
+        file.write(b"]}")
+    assert path.stat().st_size < 1 << 20
+    with pytest.raises(UserError, match="packed into a file"):
+        import_file(path)
+
+
 # --- real ones ---
 
 

@@ -50,7 +50,7 @@ def import_onnx(path: Path, pattern: str | None, dtype: str | None, dims: Mappin
         lower(draft, graph, node, number)
         if draft.full:
             break
-    if dtype is None and any(kind == "F32" for kind in graph.dtypes.values()):
+    if any(op.dtype == "tf32" for op in draft.gemms):
         draft.note("f32 products run as tf32; --dtype f16 (or another) for a narrower build")
     stem = clean(path.stem)
     used = ", ".join(f"{name}={size}" for name, size in dims.items())

@@ -31,6 +31,9 @@ Progress = Callable[[int, int], None]
 _BYTES = {"float": 4, "double": 8, "long": 8, "long int": 8, "int": 4, "short": 2, "bool": 1, "c10::complex<float>": 8}
 #: recorded ops that are kept; a longer trace is refused
 MAX_OPS = 2_000_000
+#: unpacked bytes per byte of a .gz (traces pack 20 to 40 times), and below how many the ratio does not matter
+MAX_EXPANSION = 200
+EXPANSION_FREE = 256 * 2**20
 _GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
@@ -91,7 +94,22 @@ def _bytes(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     with open_bytes(path) as file:
         packed = file.read(2) == b"\x1f\x8b"
         file.seek(0)
-        yield (cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file), file
+        yield (cast(BinaryIO, _Unpacked(file, path.stat().st_size)) if packed else file), file
+
+
+class _Unpacked(gzip.GzipFile):
+    """A gzip stream that stops where it expands beyond reason."""
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        super().__init__(fileobj=file)
+        self.most = max(EXPANSION_FREE, MAX_EXPANSION * size)
+
+    def read(self, size: int | None = -1) -> bytes:
+        """The next bytes; raises ValueError past the limit."""
+        raw = super().read(size)
+        if self.tell() > self.most:
+            raise ValueError(f"more than {self.most} bytes packed into a file of {self.most // MAX_EXPANSION} or less")
+        return raw
 
 
 def _events(path: Path, progress: Progress | None) -> Iterator[Any]:

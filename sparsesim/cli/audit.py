@@ -60,12 +60,12 @@ def audit(
         check_target(out)
     with progress("auditing (bytes)") as report:
         result = audit_file(file, gpu, stack, pattern, tokens, dtype, k_axis, progress=report)
-    workload = result.workload() if out is not None else None
-    if out is not None and workload is not None:
-        write_workload(workload, out)
-    if target.write(result.to_dict()):
+    shown = target.write(result.to_dict())
+    if shown:
         show(result)
-        if out is not None:
+    if out is not None:
+        write_workload(result.workload(), out)
+        if shown:
             say(f"wrote     {out}: {len(result.eligible)} products")
 
 

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 FIGURES := out/figures
 
-.PHONY: demo test lint bench figures accuracy clean
+.PHONY: demo test lint bench figures accuracy models clean
 
 demo: $(STAMP)
 	@echo "Llama-3.1-8B, 2048 prompt tokens, 2:4 weights, on an A100 PCIe:"
@@ -16,6 +16,9 @@ demo: $(STAMP)
 
 figures: $(STAMP)
 	$(BIN)/python plots/make_all.py --out $(FIGURES)
+
+models: $(STAMP)
+	$(BIN)/python tests/make_models.py out/models
 
 test: lint
 	$(BIN)/python -m pytest

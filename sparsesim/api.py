@@ -8,29 +8,34 @@ has its source (``sparsesim check``), and so has every rule of a stack (``sparse
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from sparsesim.errors import Problem, UserError
 from sparsesim.hardware import GpuSpec, load_gpu
+from sparsesim.importers import import_file
 from sparsesim.protocol import Protocol
 from sparsesim.results import GemmResult
 from sparsesim.simulator import Simulator
+from sparsesim.sparsity import Pattern
 from sparsesim.stacks import Stack, get_stack
 from sparsesim.workload import Gemm, GemmError, Workload, load_workload
 from sparsesim.workload.ops import issue_line
 
 if TYPE_CHECKING:
     from sparsesim.attribution import Attribution, WorkloadAttribution
+    from sparsesim.audit import Audit
     from sparsesim.results_workload import WorkloadResult
     from sparsesim.validate import Validation
 
 __all__ = [
     "DEFAULT_STACK",
+    "audit_file",
     "explain_gemm",
     "explain_workload",
+    "import_file",
     "resolve_gpu",
     "simulate_gemm",
     "simulate_workload",
@@ -297,6 +302,49 @@ def validate_files(
     checks = profiles.check()
     kernels = {**summary(checks), "checks": [check.to_dict() for check in checks]}
     return replace(result, skipped=[*result.skipped, *profiles.skipped], kernels=kernels)
+
+
+def audit_file(
+    path: str | Path,
+    gpu: str | Path | GpuSpec,
+    stack: str | Stack | None = None,
+    patterns: Sequence[str] | None = None,
+    tokens: int = 2048,
+    dtype: str | None = None,
+    k_axis: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Audit:
+    """Audit the weights in a checkpoint: N:M along which axis, what breaks it, and whether the stack runs it sparse.
+
+    The file is streamed, in memory that its size does not bound. Parameters as for
+    `sparsesim.audit.audit_weights`, with GPU and stack by name.
+
+    Returns
+    -------
+    Audit
+        A record for each tensor; `Audit.workload` has the products that run sparse.
+
+    Raises
+    ------
+    UserError
+        Every problem of the arguments, or of the file's headers, or the first of its data.
+    """
+    from sparsesim.audit import audit_weights
+
+    problems = _Gather()
+    with problems:
+        spec = resolve_gpu(gpu)
+    with problems:
+        chosen = stack if isinstance(stack, Stack) else get_stack(stack or DEFAULT_STACK)
+    with problems:
+        _gemm(1, tokens, 1, dtype or "f16", "dense", 1, None)
+    if k_axis not in (None, 0, 1):
+        problems.lines.append(Problem.line("k_axis", "", "0 or 1", k_axis))
+    for text in patterns or ():
+        with problems:
+            Pattern.parse(text)
+    problems.raise_if_any()
+    return audit_weights(path, spec, chosen, patterns, tokens, dtype, k_axis, progress)
 
 
 def resolve_gpu(gpu: str | Path | GpuSpec) -> GpuSpec:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import os
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -19,6 +19,7 @@ from sparsesim.errors import Problem, UserError
 from sparsesim.protocol import Protocol
 from sparsesim.results import GemmResult
 from sparsesim.sparsity import Pattern
+from sparsesim.workload import OtherOp
 
 __all__ = ["SCHEMA", "Interval", "OpRow", "PathShare", "RunRecord", "WorkloadResult", "plain"]
 
@@ -202,6 +203,7 @@ class WorkloadResult:
 
     `sparse` is the run in which each op takes the path that the stack decides, `dense` the baseline.
     `conversion_*` are launches, bytes and time of converting operands between formats: none is modelled yet.
+    `others` are the workload's ops that are no GEMM: no time here counts them.
     """
 
     gpu: str
@@ -221,6 +223,7 @@ class WorkloadResult:
     conversion_launches: int = 0
     conversion_bytes: int = 0
     conversion_us: float = 0.0
+    others: tuple[OtherOp, ...] = ()
 
     def __post_init__(self) -> None:
         for run, times, shares in (
@@ -335,6 +338,7 @@ class WorkloadResult:
             "rows": [row.to_dict() for row in self.rows],
             "sparse": self.sparse.to_dict(),
             "dense": self.dense.to_dict(),
+            **({"others": [asdict(other) for other in self.others]} if self.others else {}),
             "provenance": {
                 "version": self.version,
                 "gpu_hash": self.gpu_hash,
@@ -463,4 +467,5 @@ def _result(document: dict[str, Any]) -> WorkloadResult:
         conversion_launches=conversions["launches"],
         conversion_bytes=conversions["bytes"],
         conversion_us=conversions["time_us"],
+        others=tuple(OtherOp(**other) for other in document.get("others", ())),
     )

@@ -44,7 +44,7 @@ from sparsesim.device.simulate import LaunchResult
 from sparsesim.errors import Problem, ProblemList, UserError
 from sparsesim.hardware import GpuSpec
 from sparsesim.protocol import Protocol, interval_s
-from sparsesim.results import config_hash
+from sparsesim.results import GemmResult, config_hash
 from sparsesim.results_workload import Interval, OpRow, RunRecord, WorkloadResult, plain
 from sparsesim.simulator import Simulator
 from sparsesim.workload import Gemm, Workload
@@ -148,6 +148,15 @@ def run_workload(
 
     sparse, times = play([result.launch for result in results])
     dense, dense_times = play([result.dense_launch for result in results])
+    # a long trace repeats its shapes: what equal ops have in common is held once
+    common: dict[Gemm, dict[str, Any]] = {}
+
+    def record(op: Gemm, result: GemmResult) -> dict[str, Any]:
+        key = replace(op, name="op", count=1, family="")
+        if key not in common:
+            common[key] = plain(result.to_dict())
+        return {**common[key], "name": op.name}
+
     rows = tuple(
         OpRow(
             name=op.name,
@@ -160,7 +169,7 @@ def run_workload(
             dense_kernel_us=dense_times[row],
             share=times[row] / sparse.kernel_us,
             dense_share=dense_times[row] / dense.kernel_us,
-            gemm=plain(result.to_dict()),
+            gemm=record(op, result),
             result=result,
         )
         for row, (op, result) in enumerate(zip(workload.ops, results, strict=True))
@@ -179,6 +188,7 @@ def run_workload(
         version=__version__,
         gpu_hash=config_hash(gpu),
         workload_digest=workload.digest(),
+        others=workload.others,
     )
 
 

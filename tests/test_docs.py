@@ -21,6 +21,16 @@ BLOCK = re.compile(r"```console\n\$ (?P<command>[^\n]+)\n(?P<output>.*?)```", re
 WIDTH = "150"
 
 
+#: a shell block: commands without their output
+SHELL = re.compile(r"```sh\n(.*?)```", re.DOTALL)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def models() -> None:
+    """The models that `make models` makes, which some commands read."""
+    subprocess.run([sys.executable, "tests/make_models.py", "out/models"], cwd=ROOT, check=True)
+
+
 def blocks() -> list[re.Match[str]]:
     return list(BLOCK.finditer(README.read_text(encoding="utf-8")))
 
@@ -52,6 +62,15 @@ def test_readme_shows_what_the_command_prints(command):
         README.write_text(text, encoding="utf-8")
     (shown,) = [block["output"] for block in blocks() if block["command"] == command]
     assert shown == printed
+
+
+def test_the_way_from_three_real_models_runs_as_written():
+    (block,) = SHELL.findall(README.read_text(encoding="utf-8"))
+    first, *commands = block.splitlines()
+    assert first == "make models"
+    assert [command.split()[1] for command in commands].count("simulate") == 3
+    for command in commands:
+        assert run(command)
 
 
 def test_readme_names_the_two_commands():

@@ -8,11 +8,13 @@ import typer
 
 from sparsesim._version import __version__
 from sparsesim.cli import (
+    audit,
     calibrate,
     catalogue,
     check,
     explain,
     gemm,
+    imports,
     measure,
     microbench,
     simulate,
@@ -50,5 +52,9 @@ def root(
         print(context.get_help())
 
 
-for module in (gemm, simulate, explain, whatif, timeline, validate, measure, microbench, calibrate, check, catalogue):
+MODULES = (
+    gemm, simulate, explain, whatif, timeline, imports, audit, validate, measure, microbench, calibrate, check,
+    catalogue,
+)  # fmt: skip
+for module in MODULES:
     module.register(app)

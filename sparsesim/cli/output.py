@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,10 +73,10 @@ class JsonTarget:
     def write(self, data: Mapping[str, Any]) -> bool:
         """Write `data`; returns whether stdout still belongs to the human-readable form."""
         if self.stdout:
-            sys.stdout.write(_dump(data))
+            sys.stdout.writelines(_chunks(data))
             return False
         if self.path is not None:
-            replace_file(self.path, _dump(data), "--json")
+            replace_file(self.path, _chunks(data), "--json")
         return True
 
 
@@ -91,16 +91,18 @@ def output_file(text: str | None, flag: str) -> Path | None:
     return path
 
 
-def replace_file(path: Path, text: str, flag: str) -> None:
-    """Write `text` to the file that option `flag` named, in one step; raises UserError if that fails."""
+def replace_file(path: Path, text: str | Iterable[str], flag: str) -> None:
+    """Write `text`, whole or in pieces, to the file of option `flag` in one step; raises UserError if that fails."""
     try:
-        _replace(path, text)
+        _replace(path, [text] if isinstance(text, str) else text)
     except OSError as err:
         raise UserError(f"{flag}: expected a file that can be written, found {str(path)!r}: {err.strerror}") from None
 
 
-def _dump(data: Mapping[str, Any]) -> str:
-    return json.dumps(data, indent=2, ensure_ascii=True) + "\n"
+def _chunks(data: Mapping[str, Any]) -> Iterator[str]:
+    """The JSON text in pieces: that of a long trace is larger than the trace."""
+    yield from json.JSONEncoder(indent=2, ensure_ascii=True).iterencode(data)
+    yield "\n"
 
 
 def _unwritable(path: Path) -> str | None:
@@ -118,16 +120,17 @@ def _unwritable(path: Path) -> str | None:
     return None
 
 
-def _replace(path: Path, text: str) -> None:
-    """Write `text` to `path` in one step; what is no regular file (a pipe, /dev/null) is written as it is."""
+def _replace(path: Path, text: Iterable[str]) -> None:
+    """Write the pieces of `text` to `path` in one step; no regular file (a pipe, /dev/null) is written as it is."""
     path = path.resolve()
     if path.exists() and not path.is_file():
-        path.write_text(text, encoding="utf-8")
+        with path.open("w", encoding="utf-8") as pipe:
+            pipe.writelines(text)
         return
     temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}.tmp")
     try:
         with temporary.open("x", encoding="utf-8") as handle:
-            handle.write(text)
+            handle.writelines(text)
             handle.flush()
             os.fsync(handle.fileno())
         temporary.replace(path)

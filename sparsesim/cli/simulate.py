@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 EXAMPLE = "Example: sparsesim simulate llama-3.1-8b --gpu h100_pcie --phase decode --tokens 64 --timing graph"
+#: rows of the table that are shown
+SHOWN = 500
 
 Source = Annotated[
     str, typer.Argument(metavar="WORKLOAD", help="Packaged workload (see `sparsesim workloads`) or a file.")
@@ -68,7 +70,7 @@ def show(result: WorkloadResult) -> None:
     title = f"{result.workload} on {result.gpu}, {result.stack}; {mode}"
     numbers = ("count", "time", "dense", "speedup", "share")
     grid = table("op", "shape", "pattern", "path", "reason", *numbers, right=numbers)
-    for row in result.rows:
+    for row in result.rows[:SHOWN]:
         gemm = row.gemm
         batch = f"{gemm['batch']} × " if gemm["batch"] > 1 else ""
         add_row(
@@ -86,6 +88,8 @@ def show(result: WorkloadResult) -> None:
             style="yellow" if row.is_fallback else None,
         )
     show_table(title, grid)
+    if len(result.rows) > SHOWN:
+        say(f"and {len(result.rows) - SHOWN} further ops; --json has all")
     phases = _phases(result.rows)
     if len(phases) > 1:
         grid = table("phase", *numbers[1:4], right=numbers)
@@ -129,5 +133,11 @@ def _totals(result: WorkloadResult) -> None:
         f"device     {percent(run.tensor_busy)} tensor busy (dense {percent(dense.tensor_busy)}), "
         f"{percent(run.host_bound)} waiting for the host (dense {percent(dense.host_bound)})",
     ]
+    if result.others:
+        bytes_, flops = (sum((getattr(op, key) or 0) * op.count for op in result.others) for key in ("bytes", "flops"))
+        lines.append(
+            f"beside     {sum(op.count for op in result.others)} ops that are no GEMM, not simulated: "
+            f"{bytes_ / 1e9:.4g} GB, {flops / 1e9:.4g} GFLOP; `sparsesim import` and --json name them"
+        )
     for line in lines:
         say(line)

@@ -1,4 +1,4 @@
-"""Operators and workloads, and the readers of the TOML, CSV and JSONL files that hold them.
+"""Operators and workloads, the readers of the TOML, CSV and JSONL files that hold them, and their writer.
 
 Shapes only: nothing here knows a GPU, a software stack or a kernel. Foreign formats are turned into a
 `Workload` by the importers.
@@ -17,6 +17,8 @@ from sparsesim.workload.ops import (
     GemmError,
     Workload,
 )
+from sparsesim.workload.others import OtherOp
+from sparsesim.workload.write import write_workload
 
 __all__ = [
     "ACC_DTYPES",
@@ -28,9 +30,11 @@ __all__ = [
     "OUT_DTYPES",
     "Gemm",
     "GemmError",
+    "OtherOp",
     "Workload",
     "iter_trace",
     "load_trace",
     "load_workload",
     "workload_names",
+    "write_workload",
 ]

@@ -9,16 +9,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparsesim.errors import Problem, ProblemList, nearest
+from sparsesim.errors import Problem, ProblemList, UserError, nearest
 from sparsesim.workload.ops import Gemm, GemmError, issue_line
+from sparsesim.workload.others import OtherOp, polynomial
 
 __all__ = [
     "Layer",
+    "OtherLayer",
     "Overrides",
     "Selection",
     "expand",
+    "expand_others",
     "report",
     "report_name",
+    "routed",
     "select_gemms",
     "select_phases",
 ]
@@ -33,7 +37,8 @@ class Overrides:
     dtype, pattern
         In a list of GEMMs they replace those of every op. In a file of layers they replace the defaults:
         a layer that names its own keeps it, and one with ``quantize = false`` keeps its type when the
-        override has fewer than 16 bits.
+        override has fewer than 16 bits. An op of kind ``matmul``, which has no weight, keeps its pattern, and
+        its type as if ``quantize = false``.
     """
 
     dtype: str | None = None
@@ -42,9 +47,10 @@ class Overrides:
     def apply(self, op: Gemm, own: frozenset[str] = frozenset(), quantize: bool = True) -> Gemm:
         """`op` with the overrides, apart from the fields it has of its `own`."""
         narrow = self.dtype in ("i8", "e4m3", "e2m1")
-        if self.dtype is not None and "dtype" not in own and (quantize or not narrow):
+        weight = op.kind != "matmul"
+        if self.dtype is not None and "dtype" not in own and ((quantize and weight) or not narrow):
             op = op.with_dtype(self.dtype)
-        if self.pattern is not None and "pattern" not in own:
+        if self.pattern is not None and "pattern" not in own and weight:
             op = op.with_pattern(self.pattern)
         return op
 
@@ -75,6 +81,12 @@ class Layer:
         The phases it runs in; None for all.
     quantize
         Whether a narrow type asked for by the caller applies.
+    grows
+        Fields among m, n and k that are the token count itself, as in the scores of attention.
+    batch_per_unit
+        Independent products per token (attention of decoded tokens); 0 leaves the batch as it is.
+    experts
+        (experts, experts per token) of a routed layer, see `routed`; None for all others.
     """
 
     path: str
@@ -83,6 +95,49 @@ class Layer:
     n_per_unit: int
     phases: tuple[str, ...] | None
     quantize: bool
+    grows: frozenset[str] = frozenset()
+    batch_per_unit: int = 0
+    experts: tuple[int, int] | None = None
+
+    def sizes(self, tokens: int) -> dict[str, Any]:
+        """n, and whatever else depends on the number of tokens, at `tokens`."""
+        sizes = {"n": tokens * self.n_per_unit, **self.values, **dict.fromkeys(self.grows, tokens)}
+        if self.batch_per_unit:
+            sizes["batch"] = tokens * self.batch_per_unit
+        if self.experts:
+            sizes["batch"], sizes["n"] = routed(tokens, *self.experts)
+        return sizes
+
+
+@dataclass(frozen=True)
+class OtherLayer:
+    """What a model does beside its GEMMs, before its phases are known.
+
+    Parameters
+    ----------
+    path
+        Place in the file, ``others[3]``.
+    values
+        `OtherOp` arguments; bytes and flops may be coefficients of 1, units and units squared.
+    phases
+        The phases it runs in; None for all.
+    """
+
+    path: str
+    values: dict[str, Any]
+    phases: tuple[str, ...] | None
+
+
+def routed(tokens: int, experts: int, per_token: int) -> tuple[int, int]:
+    """Experts that `tokens` tokens reach, and tokens of each, under even random routing.
+
+    A token picks `per_token` distinct experts at random, so one expert is left out by all with probability
+    (1 - per_token / experts) ** tokens. The first number is the expected count of the others, to the nearest
+    integer; the tokens are dealt to them evenly, rounded up. A real router is less even.
+    """
+    expected = experts * (1.0 - (1.0 - per_token / experts) ** tokens)
+    active = min(experts, max(per_token, round(expected)))
+    return active, -(-tokens * per_token // active)
 
 
 def report_name(problems: ProblemList, path: str, name: Any, valid: Sequence[str]) -> None:
@@ -153,7 +208,7 @@ def expand(
                 if layer.path in broken or (layer.phases is not None and phase not in layer.phases):
                     continue
                 name = f"{phase}-{tokens}/{layer.values['name']}"
-                values = {"n": tokens * layer.n_per_unit, **layer.values, "name": name}
+                values = {**layer.sizes(tokens), "name": name}
                 if report(problems, f"{layer.path} in {phase}-{tokens}", values):
                     broken.add(layer.path)
                 else:
@@ -161,6 +216,24 @@ def expand(
     _check_overrides(problems, layers, overrides)
     if phases and not ops and not problems.lines:
         problems.add("phases", "a layer that runs in " + ", ".join(phases), "none")
+    return ops
+
+
+def expand_others(problems: ProblemList, layers: list[OtherLayer], phases: dict[str, tuple[int, ...]]) -> list[OtherOp]:
+    """One op for each other layer, phase and token count."""
+    ops: list[OtherOp] = []
+    for phase, counts in phases.items():
+        for tokens in counts:
+            for layer in layers:
+                if layer.phases is not None and phase not in layer.phases:
+                    continue
+                sizes = {key: polynomial(layer.values.get(key), tokens) for key in ("bytes", "flops")}
+                try:
+                    ops.append(OtherOp(**{**layer.values, **sizes, "name": f"{phase}-{tokens}/{layer.values['name']}"}))
+                except UserError as error:
+                    for line in error.problems:
+                        problems.add_line(f"{problems.where}: {layer.path}: {line}")
+                    return ops
     return ops
 
 

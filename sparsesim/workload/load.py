@@ -6,6 +6,7 @@ Called by the CLI and by user code; the formats themselves are in `model` (TOML)
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from sparsesim.datafiles import data_dir
@@ -64,7 +65,7 @@ def load_workload(
         raise UserError(Problem.line(str(path), "", expected, path.suffix) + nearest(suffix, _SUFFIXES))
     workload = load_trace(path)
     ops = select_gemms(str(path), workload.ops, selection)
-    return Workload(workload.name, workload.description, workload.source, tuple(overrides.apply(op) for op in ops))
+    return replace(workload, ops=tuple(overrides.apply(op) for op in ops))
 
 
 def _packaged() -> dict[str, Path]:

@@ -3,6 +3,11 @@
 ``[phases]`` gives token counts per phase; each layer becomes the op ``phase-tokens/layer`` with
 n = tokens * `n_per_unit` (or its own fixed `n`). A file whose `unit` is ``"image"`` counts images
 instead. All problems of a file are collected and raised once.
+
+Where sizes grow otherwise: m, n or k may be ``"tokens"`` (attention scores), `batch_per_unit` is a batch for
+each token (attention of decoded tokens), and `experts` with `experts_per_token` route the tokens (see
+`expand.routed`). ``[[others]]`` are ops that are no GEMM: `bytes` and `flops` are numbers, or coefficients of 1,
+units and units squared.
 """
 
 from __future__ import annotations
@@ -16,9 +21,11 @@ from typing import Any
 from sparsesim.errors import ProblemList, UserError
 from sparsesim.workload.expand import (
     Layer,
+    OtherLayer,
     Overrides,
     Selection,
     expand,
+    expand_others,
     report,
     report_name,
     select_gemms,
@@ -26,12 +33,15 @@ from sparsesim.workload.expand import (
 )
 from sparsesim.workload.files import BadText, open_bytes, text_lines
 from sparsesim.workload.ops import GEMM_FIELDS, Gemm, Workload, size_issue
+from sparsesim.workload.others import OTHER_FIELDS, OtherOp, polynomial_issue
 
-__all__ = ["load_model"]
+__all__ = ["load_model", "parse_model"]
 
-_TOP = ("name", "description", "source", "unit", "defaults", "phases", "layers", "gemms")
+_TOP = ("name", "description", "source", "unit", "defaults", "phases", "layers", "gemms", "others")
 _DEFAULTS = ("dtype", "acc_dtype", "out_dtype", "pattern", "sparse_operand", "kind", "n_per_unit")
-_LAYER_ONLY = ("n_per_unit", "phases", "quantize")
+_LAYER_ONLY = ("n_per_unit", "phases", "quantize", "batch_per_unit", "experts", "experts_per_token")
+_GROW = ("m", "n", "k")
+_OTHER = (*OTHER_FIELDS, "phases")
 _LAYER = (*GEMM_FIELDS, *_LAYER_ONLY)
 _WORD = re.compile(r"[A-Za-z0-9_.-]+")
 _UNITS = ("token", "image")
@@ -39,7 +49,17 @@ _UNITS = ("token", "image")
 
 def load_model(path: Path, selection: Selection, overrides: Overrides) -> Workload:
     """Read, check, select and expand the TOML workload at `path`; raises `UserError`."""
-    document = _parse(path)
+    with open_bytes(path) as file:
+        try:
+            text = "".join(text_lines(file))
+        except BadText as error:
+            raise UserError(f"{path}: {error}") from None
+    return parse_model(text, path, selection, overrides)
+
+
+def parse_model(text: str, path: Path, selection: Selection, overrides: Overrides) -> Workload:
+    """The workload that the TOML `text`, which came from `path`, describes; raises `UserError`."""
+    document = _parse(text, path)
     problems = ProblemList(str(path))
     _check_keys(problems, "", document, _TOP)
     about = _about(problems, document, path.stem)
@@ -50,22 +70,21 @@ def load_model(path: Path, selection: Selection, overrides: Overrides) -> Worklo
         problems.add("", "either [[layers]] with [phases], or [[gemms]]", found)
     layers = list(_layers(problems, document, defaults, phases))
     gemms = list(_gemms(problems, document, defaults))
+    others = list(_others(problems, document, phases))
     problems.raise_if_any()
     if layers:
-        ops = expand(problems, layers, select_phases(problems, phases, selection), overrides)
+        chosen = select_phases(problems, phases, selection)
+        ops = expand(problems, layers, chosen, overrides)
+        rest = expand_others(problems, others, chosen)
     else:
         ops = [overrides.apply(op) for op in select_gemms(str(path), gemms, selection)]
+        rest = [OtherOp(**other.values) for other in others]
     problems.raise_if_any()
-    return Workload(*about, tuple(ops))
+    return Workload(*about, tuple(ops), tuple(rest))
 
 
-def _parse(path: Path) -> dict[str, Any]:
-    """The TOML document at `path`."""
-    with open_bytes(path) as file:
-        try:
-            text = "".join(text_lines(file))
-        except BadText as error:
-            raise UserError(f"{path}: {error}") from None
+def _parse(text: str, path: Path) -> dict[str, Any]:
+    """The TOML document in `text`, from `path`."""
     if not text.strip():
         raise UserError(f"{path}: expected a TOML workload, found an empty file")
     try:
@@ -178,8 +197,11 @@ def _layers(
     """The good ``[[layers]]``."""
     first: dict[tuple[str, Any], str] = {}
     for path, own in _tables(problems, document, "layers", _LAYER, "name m k"):
-        merged = {"n_per_unit": 1, "quantize": True, "phases": None, **defaults, **own}
+        merged = {**dict.fromkeys(_LAYER_ONLY), "n_per_unit": 1, "quantize": True, **defaults, **own}
         extra = {key: merged.pop(key) for key in _LAYER_ONLY}
+        grows = frozenset(key for key in _GROW if merged.get(key) == "tokens")
+        merged.update(dict.fromkeys(grows, 1))
+        per_unit, experts = _batch(problems, path, own, extra)
         if issue := size_issue("n_per_unit", extra["n_per_unit"]):
             problems.add(f"{path}.n_per_unit", *issue[1:])
         if "n" in own and "n_per_unit" in own:
@@ -193,7 +215,60 @@ def _layers(
             if other != path:
                 problems.add(f"{path}.name", f"a unique name ({other} has it too)", merged["name"])
                 break
-        yield Layer(path, merged, frozenset(own), extra["n_per_unit"], runs, extra["quantize"])
+        yield Layer(
+            path, merged, frozenset(own), extra["n_per_unit"], runs, extra["quantize"], grows, per_unit, experts
+        )
+
+
+def _batch(
+    problems: ProblemList, path: str, own: dict[str, Any], extra: dict[str, Any]
+) -> tuple[int, tuple[int, int] | None]:
+    """`batch_per_unit` (0 if none) and (experts, experts per token) of a layer, checked."""
+    given = {key: extra[key] for key in ("batch_per_unit", "experts", "experts_per_token") if extra[key] is not None}
+    before = len(problems.lines)
+    for key, value in given.items():
+        if issue := size_issue(key, value):
+            problems.add(f"{path}.{key}", *issue[1:])
+    ways = [key for key in ("batch", "batch_per_unit", "experts") if key in own]
+    if len(ways) > 1:
+        problems.add(path, "one of batch, batch_per_unit and experts", ", ".join(ways))
+    if ("experts" in given) != ("experts_per_token" in given):
+        problems.add(path, "experts and experts_per_token together", ", ".join(given))
+    if "experts" in given and ("n" in own or "n_per_unit" in own):
+        problems.add(path, "no n and no n_per_unit beside experts", "n" if "n" in own else "n_per_unit")
+    if len(problems.lines) > before:
+        return 0, None
+    routing = (given["experts"], given["experts_per_token"]) if "experts" in given else None
+    if routing and routing[1] > routing[0]:
+        problems.add(f"{path}.experts_per_token", f"at most the {routing[0]} experts", routing[1])
+        return 0, None
+    return given.get("batch_per_unit", 0), routing
+
+
+def _others(
+    problems: ProblemList, document: dict[str, Any], phases: dict[str, tuple[int, ...]]
+) -> Iterator[OtherLayer]:
+    """The good ``[[others]]``."""
+    first: dict[str, str] = {}
+    for path, own in _tables(problems, document, "others", _OTHER, "name op"):
+        before = len(problems.lines)
+        for key in ("bytes", "flops"):
+            if key in own and (issue := polynomial_issue(own[key])):
+                problems.add(f"{path}.{key}", *issue)
+            elif isinstance(own.get(key), list) and "gemms" in document:
+                problems.add(f"{path}.{key}", "a number beside [[gemms]]", own[key])
+        values = {key: value for key, value in own.items() if key != "phases"}
+        if len(problems.lines) == before:
+            try:
+                OtherOp(**{**values, "bytes": None, "flops": None})
+            except UserError as error:
+                for line in error.problems:
+                    problems.add_line(f"{problems.where}: {path}: {line}")
+        runs = _layer_phases(problems, path, own.get("phases"), phases)
+        place = first.setdefault(f"{values['name']}/{sorted(runs or ())}", path)
+        if place != path:
+            problems.add(f"{path}.name", f"a unique name ({place} has it too)", values["name"])
+        yield OtherLayer(path, values, runs)
 
 
 def _layer_phases(

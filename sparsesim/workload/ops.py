@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from sparsesim.errors import Problem, UserError, nearest, show
+from sparsesim.workload.others import OTHER_FIELDS, OtherOp
 
 __all__ = [
     "ACC_DTYPES",
@@ -265,6 +266,8 @@ class Workload:
         What it is and where its shapes come from.
     ops
         At least one, with unique names. The part of a name before the first ``/`` is its phase.
+    others
+        Ops that are no GEMM, with unique names: named and counted, not simulated.
 
     Raises
     ------
@@ -276,16 +279,21 @@ class Workload:
     description: str
     source: str
     ops: tuple[Gemm, ...]
+    others: tuple[OtherOp, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ops", tuple(self.ops))
+        object.__setattr__(self, "others", tuple(self.others))
         where = f"workload {self.name}"
         if not self.ops:
             raise UserError(Problem.line(where, "ops", "at least one op", ()))
-        seen: set[str] = set()
-        twice = [op.name for op in self.ops if op.name in seen or seen.add(op.name)]  # type: ignore[func-returns-value]
-        if twice:
-            raise UserError(Problem.line(where, "ops", "unique names", name) for name in dict.fromkeys(twice))
+        lines: list[str] = []
+        for field, ops in (("ops", self.ops), ("others", self.others)):
+            seen: set[str] = set()
+            twice = [op.name for op in ops if op.name in seen or seen.add(op.name)]  # type: ignore[func-returns-value]
+            lines += [Problem.line(where, field, "unique names", name) for name in dict.fromkeys(twice)]
+        if lines:
+            raise UserError(lines)
 
     @property
     def macs(self) -> int:
@@ -310,4 +318,6 @@ class Workload:
         sha = hashlib.sha256()
         for op in self.ops:
             sha.update(repr(tuple(getattr(op, field) for field in GEMM_FIELDS)).encode())
+        for other in self.others:
+            sha.update(repr(("other", *(getattr(other, field) for field in OTHER_FIELDS))).encode())
         return sha.hexdigest()

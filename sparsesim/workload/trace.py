@@ -2,7 +2,8 @@
 
 CSV may begin with comment lines; ``# description: …`` and ``# source: …`` among them are kept. JSONL may
 begin with ``{"workload": {"description": "…", "source": "…"}}``. Fields are those of `Gemm`; m, n and k
-are required and an op without a name is called after its line.
+are required and an op without a name is called after its line. A JSONL line ``{"other": {"name": "…",
+"op": "…", …}}`` is an op that is no GEMM, with the fields of `OtherOp`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, BinaryIO
 from sparsesim.errors import Problem, UserError, nearest
 from sparsesim.workload.files import BadText, open_bytes, text_lines
 from sparsesim.workload.ops import GEMM_FIELDS, Gemm, GemmError, Workload, issue_line
+from sparsesim.workload.others import OTHER_FIELDS, OtherOp
 
 __all__ = ["SHOWN_PROBLEMS", "TRACE_SUFFIXES", "iter_trace", "load_trace"]
 
@@ -38,6 +40,7 @@ class _Trace:
     lines: list[str] = field(default_factory=list)
     problems: int = 0
     about: dict[str, str] = field(default_factory=dict)
+    others: dict[str, OtherOp] = field(default_factory=dict)
 
     def add(self, line: str) -> None:
         """Count a problem, and keep its wording if it is among the first."""
@@ -84,7 +87,8 @@ def load_trace(path: str | Path) -> Workload:
             trace.at(number, f"a unique name (line {first[op.name]} has it too)", op.name)
         ops.append(op)
     trace.raise_if_any()
-    return Workload(path.stem, trace.about.get("description", ""), trace.about.get("source", ""), tuple(ops))
+    about = trace.about.get("description", ""), trace.about.get("source", "")
+    return Workload(path.stem, *about, tuple(ops), tuple(trace.others.values()))
 
 
 def _read(path: Path, trace: _Trace) -> Iterator[tuple[int, Gemm]]:
@@ -223,6 +227,8 @@ def _jsonl_rows(file: BinaryIO, trace: _Trace) -> Iterator[tuple[int, dict[str, 
             continue
         if first and isinstance(values, dict) and "workload" in values:
             _jsonl_about(values, number, trace)
+        elif isinstance(values, dict) and "other" in values:
+            _jsonl_other(values, number, trace)
         elif not isinstance(values, dict):
             trace.at(number, "one JSON object", values)
         elif _good_fields(values, number, trace):
@@ -241,6 +247,31 @@ def _jsonl_about(values: dict[str, Any], number: int, trace: _Trace) -> None:
             trace.at(number, "a description and a source, as text", {key: value}, nearest(key, _ABOUT))
         else:
             trace.about[key] = value
+
+
+def _jsonl_other(values: dict[str, Any], number: int, trace: _Trace) -> None:
+    """Keep the op of an ``{"other": {…}}``."""
+    fields_ = values["other"]
+    if len(values) > 1 or not isinstance(fields_, dict):
+        trace.at(number, "the one field other with an object", values)
+        return
+    before = trace.problems
+    for key in fields_:
+        if key not in OTHER_FIELDS:
+            trace.at(number, "fields among " + ", ".join(OTHER_FIELDS), key, nearest(key, OTHER_FIELDS))
+    for key in ("name", "op"):
+        if key not in fields_:
+            trace.at(number, f"a field {key}", ",".join(fields_))
+    if trace.problems > before:
+        return
+    try:
+        other = OtherOp(**fields_)
+    except UserError as error:
+        for line in error.problems:
+            trace.add(f"{trace.where}: line {number}: {line}")
+        return
+    if trace.others.setdefault(other.name, other) is not other:
+        trace.at(number, "a unique name", other.name)
 
 
 def _good_fields(values: dict[str, Any], number: int, trace: _Trace) -> bool:

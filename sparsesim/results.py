@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sparsesim.device.simulate import LaunchResult
@@ -23,6 +23,11 @@ def config_hash(gpu: GpuSpec) -> str:
     """Short content hash of a GPU description."""
     described = [gpu.model_dump(), gpu.tuned_for.model_dump()]
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def op_hash(op: Gemm) -> str:
+    """Short content hash of an op: the workload of a single GEMM."""
+    return hashlib.sha256(json.dumps(asdict(op), sort_keys=True).encode()).hexdigest()[:12]
 
 
 def kernel_record(launch: LaunchResult) -> dict[str, Any]:
@@ -76,13 +81,28 @@ class GemmResult:
                 raise AssertionError("more L2 hits than reads")
 
     @property
+    def kernel(self) -> str:
+        """Name of the kernel that ran."""
+        return self.launch.kernel.name
+
+    @property
+    def clock_mhz(self) -> float:
+        """SM clock of the run [MHz]."""
+        return self.launch.clock_hz / 1e6
+
+    @property
+    def power_w(self) -> float:
+        """Board power of the run [W]."""
+        return self.launch.power_w
+
+    @property
     def speedup(self) -> float:
         """Effective speedup: dense time over this time."""
         return self.dense_time_us / self.time_us
 
     @property
     def bound_by(self) -> str:
-        """What owns most of the interval: a launch cost, or the largest owner of the SM-cycles."""
+        """What binds: launch costs where they are most of the time, else a server of the GPU, or "occupancy"."""
         if self.launch.seconds * 1e6 < 0.5 * self.time_us:
             return "launch"
         return self.launch.bound_by
@@ -121,5 +141,10 @@ class GemmResult:
             "l2": self.protocol.l2,
             "clock": self.protocol.clock,
             "baseline": self.baseline,
-            "provenance": {"version": self.version, "gpu_hash": self.gpu_hash},
+            "provenance": {
+                "version": self.version,
+                "gpu_hash": self.gpu_hash,
+                "op_hash": op_hash(self.op),
+                "seed": None,
+            },
         }

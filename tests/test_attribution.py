@@ -274,9 +274,9 @@ def test_slow_decoder_is_metadata() -> None:
     op = replace(OP, m=1024, n=1024)
     before, after = explain(wide, op), explain(slow, op)
     assert after.speedup < before.speedup
-    assert after.ranked()[0][0] == "metadata"
-    assert after.shares["metadata"] > 5 * before.shares["metadata"]
-    assert next(item for item in after.evidence if item.cause == "metadata").sparse_counters["decode_busy"][0] > 0.5
+    assert after.ranked()[0][0] == "decode"
+    assert after.shares["decode"] > 5 * before.shares["decode"]
+    assert next(item for item in after.evidence if item.cause == "decode").sparse_counters["decode_busy"][0] > 0.5
 
 
 def test_a_pattern_that_runs_as_another_is_pattern() -> None:
@@ -359,7 +359,7 @@ def test_one_cta_of_tail_is_occupancy() -> None:
         run = device.launch(kernel, operands, shape, conditions_of(device.gpu, Protocol(), True))
         assert run.ctas == tiles
         times = LaunchTimes(device, kernel, operands, shape, Protocol(), run.seconds)
-        return times.seconds(0) / times.seconds(bit("occupancy"))
+        return times.seconds(0) / times.seconds(bit("waves"))
 
     slots = simulator.device.launch(
         kernel,
@@ -367,7 +367,7 @@ def test_one_cta_of_tail_is_occupancy() -> None:
         shape_of(OP, 2.0),
         Conditions(),
     ).slots
-    assert lost(8 * slots + 1, 8) > 1.2 * lost(8 * slots, 8)
+    assert lost(8 * slots + 1, 8) > 1.15 * lost(8 * slots, 8)
 
 
 def test_small_l2_is_memory() -> None:
@@ -389,7 +389,7 @@ def test_small_l2_is_memory() -> None:
 WORKLOAD = (
     replace(OP, name="a", count=3, family="wide"),
     replace(OP, name="b", n=128, count=2, family="narrow"),
-    replace(OP, name="c", k=520, family="odd"),
+    replace(OP, name="c", m=1024, n=1024, k=1032, family="odd"),
     replace(OP, name="d", n=128, pattern="dense", count=4, family="head"),
     replace(OP, name="e", count=1, family="wide"),
 )

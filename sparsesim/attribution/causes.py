@@ -12,7 +12,7 @@ from sparsesim.device.build import DEVICE_IDEALS
 __all__ = ["CAUSES", "CLASSES", "MACHINE", "OWNER_CLASS", "Cause", "bit", "cause"]
 
 #: first-principles classes
-CLASSES = ("software", "tensor", "metadata", "memory", "occupancy", "launch", "power")
+CLASSES = ("software", "tensor", "metadata", "smem", "l2", "dram", "occupancy", "launch", "power")
 
 
 @dataclass(frozen=True)
@@ -46,18 +46,53 @@ CAUSES = (
         ("executed_macs",),
     ),
     Cause(
-        "metadata",
-        "metadata are decoded and moved",
-        "decoding takes no time and metadata no bytes",
-        "metadata",
-        ("decode_busy", "metadata_bytes"),
+        "tile",
+        "the dense library's heuristic picks another kernel than a search of its catalogue finds",
+        "the dense run on the kernel that a search finds; the sparse run has been searched in any case",
+        "software",
+        ("tensor_busy", "waves"),
     ),
     Cause(
+        "metadata",
+        "metadata bytes take part of the bandwidth of DRAM, L2 and shared memory",
+        "metadata take no bytes",
+        "metadata",
+        ("metadata_bytes", "dram_read_bytes", "l2_read_bytes", "smem_read_bytes"),
+    ),
+    Cause(
+        "decode",
+        "the metadata decoder is slower than the datapath",
+        "decoding takes no time",
+        "metadata",
+        ("decode_busy",),
+    ),
+    Cause(
+        "waves",
+        "the last wave leaves SMs idle: wave quantisation and tail",
+        "every SM does its exact share of the tiles",
         "occupancy",
-        "SMs stand idle or wait: waves, tail, tile padding, prologue, epilogue, barriers, exposed latency",
-        "no wave quantisation, no tile padding, no serial cost per CTA or k-step, latencies hidden",
+        ("waves",),
+    ),
+    Cause(
+        "padding",
+        "tiles reach beyond the matrix",
+        "only the useful part of every tile is computed",
         "occupancy",
-        ("overhead_share", "waves", "padding"),
+        ("padding",),
+    ),
+    Cause(
+        "latency",
+        "latency shows: prologue, epilogue, barriers, CTA start, cache and memory latency that nothing hides",
+        "no serial cost per CTA or k-step, no latency",
+        "occupancy",
+        ("overhead_share",),
+    ),
+    Cause(
+        "residency",
+        "registers or shared memory let fewer CTAs share an SM than its warps would",
+        "as many CTAs per SM as warps and CTA slots allow",
+        "occupancy",
+        ("ctas_per_sm",),
     ),
     Cause(
         "issue",
@@ -70,21 +105,21 @@ CAUSES = (
         "operand",
         "the shared-memory port feeds the datapath too slowly; B is not compressed",
         "shared memory with free bandwidth",
-        "memory",
+        "smem",
         ("smem_busy",),
     ),
     Cause(
         "l2",
         "the L2 cache and the network to the SMs are too slow",
         "L2 with free bandwidth and no latency",
-        "memory",
+        "l2",
         ("l2_busy", "port_busy", "l2_read_bytes"),
     ),
     Cause(
         "dram",
         "device memory is too slow",
         "device memory with free bandwidth and no latency",
-        "memory",
+        "dram",
         ("dram_busy", "dram_read_bytes", "l2_hit_rate"),
     ),
     Cause(
@@ -118,9 +153,9 @@ OWNER_CLASS = {
     "tensor": "tensor",
     "issue": "tensor",
     "decode": "metadata",
-    "smem": "memory",
-    "l2": "memory",
-    "dram": "memory",
+    "smem": "smem",
+    "l2": "l2",
+    "dram": "dram",
     "barrier": "occupancy",
     "prologue": "occupancy",
     "epilogue": "occupancy",

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from sparsesim.attribution.causes import CAUSES, CLASSES, OWNER_CLASS, bit, cause
+from sparsesim.attribution.causes import CAUSES, OWNER_CLASS, bit, cause
 from sparsesim.attribution.launches import LaunchTimes
 from sparsesim.attribution.result import Attribution, Evidence, ranked
 from sparsesim.attribution.shapley import shapley
@@ -31,9 +31,11 @@ from sparsesim.workload import Gemm, GemmError
 __all__ = ["STEP_BUDGET", "Attribution", "Attributor", "attribute_gemm"]
 
 #: CTA k-steps simulated per counterfactual launch before extrapolating
-STEP_BUDGET = 60_000
+STEP_BUDGET = 30_000
 #: waves of a counterfactual launch that are always simulated
-MIN_WAVES = 6
+MIN_WAVES = 5
+#: every set of causes
+MASKS = np.arange(1 << len(CAUSES))
 #: multiples tried when a shape is padded for a stack
 MULTIPLES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -103,8 +105,9 @@ class Attributor:
             shares=shares,
             evidence=evidence,
             accounting={"dense": _accounting(result.dense_launch), "sparse": _accounting(result.launch)},
-            bottleneck=_bottleneck(result),
-            residual=_residual(dense, sparse(0)),
+            bottleneck=_bottleneck(op, result),
+            residual=_residual(dense(0), sparse(0)),
+            baseline=result.baseline,
             engine_runs=self.engine_runs - before,
             dense_times=dense_times,
             sparse_times=sparse_times,
@@ -126,19 +129,33 @@ class Attributor:
             self._launches[key] = launch, launch.table()
         return self._launches[key]
 
-    def _dense(self, op: Gemm, protocol: Protocol, result: GemmResult) -> tuple[LaunchTimes, np.ndarray]:
+    def _dense(
+        self, op: Gemm, protocol: Protocol, result: GemmResult
+    ) -> tuple[Callable[[int], LaunchTimes], np.ndarray]:
+        """The dense baseline for a set of causes, and its time for every set."""
         out = get_stack(self.simulator.stack.dense_stack).output(op.dtype)
         operands = self.simulator.library.operands(op, None)
         launch = result.dense_launch
-        return self._times(op, operands, out, protocol, launch.kernel, launch.seconds)
+        chosen, times = self._times(op, operands, out, protocol, launch.kernel, launch.seconds)
+        if self.simulator.baseline == "search":
+            return lambda mask: chosen, times
+        best = self.simulator.time_dense(op, protocol, "search")[1]
+        if best.kernel == launch.kernel or best.seconds >= launch.seconds:
+            return lambda mask: chosen, times
+        searched, fastest = self._times(op, operands, out, protocol, best.kernel, best.seconds)
+        return lambda mask: searched if mask & bit("tile") else chosen, np.where(MASKS & bit("tile"), fastest, times)
 
     def _sparse(
-        self, op: Gemm, protocol: Protocol, result: GemmResult, dense: tuple[LaunchTimes, np.ndarray]
+        self,
+        op: Gemm,
+        protocol: Protocol,
+        result: GemmResult,
+        dense: tuple[Callable[[int], LaunchTimes], np.ndarray],
     ) -> tuple[Callable[[int], LaunchTimes], np.ndarray]:
         """What runs on the sparse path for a set of causes, and its time for every set."""
         pattern = Pattern.parse(op.pattern)
         if pattern.is_dense:
-            return lambda mask: dense[0], dense[1]
+            return dense
         simulator, gpu = self.simulator, self.simulator.gpu
         refused = result.path == "dense"
         plain = _as_weight(op)
@@ -164,16 +181,18 @@ class Attributor:
                 full_s = simulator.device.launch(kernel, operands, shape_of(shape_op, out), conditions).seconds
             return self._times(shape_op, operands, out, protocol, kernel, full_s)
 
-        def choose(mask: int) -> tuple[LaunchTimes, np.ndarray]:
-            if refused and not mask & bit("fallback"):
-                return dense
-            shape_op = plain if mask & bit("conversion") else padded
-            return variant(shape_op, pattern if mask & bit("pattern") else native)
-
         outer = bit("pattern") | bit("fallback") | bit("conversion")
-        chosen = {mask: choose(mask) for mask in {m & outer for m in range(1 << len(CAUSES))}}
-        times = np.array([chosen[mask & outer][1][mask] for mask in range(1 << len(CAUSES))])
-        return lambda mask: chosen[mask & outer][0], times
+        chosen: dict[int, LaunchTimes] = {}
+        times = np.zeros(len(MASKS))
+        for mask in np.unique(MASKS & outer).tolist():
+            here = (MASKS & outer) == mask
+            if refused and not mask & bit("fallback"):
+                times[here] = dense[1][here]
+                continue
+            shape_op = plain if mask & bit("conversion") else padded
+            chosen[mask], table = variant(shape_op, pattern if mask & bit("pattern") else native)
+            times[here] = table[here]
+        return lambda mask: chosen[mask & outer] if mask & outer in chosen else dense[0](mask), times
 
 
 def attribute_gemm(
@@ -223,15 +242,11 @@ def _accounting(launch: LaunchResult) -> dict[str, float]:
     return {name: 100.0 * cycles / (launch.cycles * launch.sms) for name, cycles in launch.owners.items()}
 
 
-def _bottleneck(result: GemmResult) -> str:
-    """Class that owns most of the reported time of the run."""
-    busy = min(result.launch.seconds * 1e6 / result.time_us, 1.0)
-    parts = dict.fromkeys(CLASSES, 0.0)
-    parts["launch"] = 1.0 - busy
-    total = result.launch.cycles * result.launch.sms
-    for owner, cycles in result.launch.owners.items():
-        parts[OWNER_CLASS[owner]] += busy * cycles / total
-    return max(parts, key=lambda kind: parts[kind])
+def _bottleneck(op: Gemm, result: GemmResult) -> str:
+    """Class of what binds the run: the stack if it refused the sparse path, else what `GemmResult.bound_by` says."""
+    if result.path == "dense" and not Pattern.parse(op.pattern).is_dense:
+        return "software"
+    return OWNER_CLASS.get(result.bound_by, result.bound_by)
 
 
 def _counters(launch: LaunchTimes, mask: int, seconds: float) -> dict[str, float]:
@@ -254,7 +269,7 @@ def _counters(launch: LaunchTimes, mask: int, seconds: float) -> dict[str, float
 
 def _evidence(
     name: str,
-    dense: LaunchTimes,
+    dense: Callable[[int], LaunchTimes],
     sparse: Callable[[int], LaunchTimes],
     dense_times: np.ndarray,
     sparse_times: np.ndarray,
@@ -271,7 +286,9 @@ def _evidence(
         sparse_us=(float(sparse_times[0]) * 1e6, float(sparse_times[alone]) * 1e6),
         speedup=(float(dense_times[0] / sparse_times[0]), float(dense_times[alone] / sparse_times[alone])),
         speedup_others_ideal=float(dense_times[others] / sparse_times[others]),
-        dense_counters=pairs(_counters(dense, 0, dense_times[0]), _counters(dense, alone, dense_times[alone])),
+        dense_counters=pairs(
+            _counters(dense(0), 0, dense_times[0]), _counters(dense(alone), alone, dense_times[alone])
+        ),
         sparse_counters=pairs(
             _counters(sparse(0), 0, sparse_times[0]), _counters(sparse(alone), alone, sparse_times[alone])
         ),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from sparsesim.attribution.causes import CLASSES, cause
+from sparsesim.attribution.causes import CLASSES, bit, cause
 from sparsesim.protocol import Protocol
 from sparsesim.workload import Gemm
 
@@ -32,8 +32,8 @@ def log_mean(x: float, y: float) -> float:
 
 
 def percent_of(shares: Mapping[str, float], gap: float) -> dict[str, float] | None:
-    """Shares in per cent of the gap; None if there is no gap to speak of."""
-    return {name: 100.0 * share / gap for name, share in shares.items()} if abs(gap) > SMALL_GAP else None
+    """Shares in per cent of the gap; None if nothing was lost."""
+    return {name: 100.0 * share / gap for name, share in shares.items()} if gap > SMALL_GAP else None
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,8 @@ class Attribution:
     percent : the same in per cent of the gap, None where there is no gap
     lost_us : the same as time: they sum to `time_us` - `dense_time_us` / `nominal_speedup`
     accounting : run -> owner -> per cent of its SM-cycles. Another view, never to be mixed with shares
-    bottleneck : class that owns most of the time of the run, launch costs included
+    bottleneck : class of what binds the run, from its cycle accounting: a resource, "occupancy", "launch", "software"
+    baseline : how the dense library picked its kernel
     residual : ln of the reported speedup over that of the counterfactual runs with nothing idealised; it has
         been removed by scaling (see `launches`)
     engine_runs : event-loop runs that this took
@@ -97,6 +98,7 @@ class Attribution:
     bottleneck: str
     residual: float
     engine_runs: int
+    baseline: str
     dense_times: np.ndarray = field(compare=False, repr=False)
     sparse_times: np.ndarray = field(compare=False, repr=False)
 
@@ -150,13 +152,40 @@ class Attribution:
         words += [f"--acc {op.acc_dtype}"] if op.acc_dtype else []
         words.append(f"--timing {self.protocol.timing} --l2 {self.protocol.l2}")
         words += [f"--clock {clock}"] if clock != "free" else []
+        words += [f"--baseline {self.baseline}"] if self.baseline != "heuristic" else []
         return " ".join(words)
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether the class of the largest share is that of the bottleneck; None if nothing was lost.
+
+        A power limit slows what binds, so it agrees with every resource of the chip.
+        """
+        worst = next(((name, share) for name, share in self.ranked() if share > SMALL_SHARE), None)
+        if worst is None:
+            return None
+        kind = cause(worst[0]).kind
+        return kind == self.bottleneck or (kind == "power" and self.bottleneck not in ("launch", "software"))
+
+    def idealised(self, names: Iterable[str]) -> tuple[float, float]:
+        """(dense, sparse) time [µs] with the causes called `names` idealised. Raises KeyError for another name."""
+        mask = 0
+        for name in names:
+            mask |= bit(name)
+        return float(self.dense_times[mask]) * 1e6, float(self.sparse_times[mask]) * 1e6
 
     def notes(self) -> list[str]:
         """One sentence for each thing that a reader would otherwise get wrong."""
-        return share_notes(self.shares, self.gap) + (
-            [f"the op ran dense: {self.reason_text}"] if self.shares["fallback"] else []
-        )
+        notes = share_notes(self.shares, self.gap)
+        if self.shares["fallback"]:
+            notes.append(f"the op ran dense: {self.reason_text}")
+        if self.agrees is False:
+            worst = self.ranked()[0][0]
+            notes.append(
+                f"bound by {self.bottleneck}, but {worst} has the largest share: dense and sparse are bound alike, or "
+                f"what is idealised uncovers the next limit"
+            )
+        return notes
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -187,9 +216,13 @@ class Attribution:
             "lost_us": self.lost_us,
             "total_lost_us": self.total_lost_us,
             "classes_ln": self.classes,
-            "evidence": [item.to_dict() for item in self.evidence],
+            "evidence": [
+                {**item.to_dict(), "command": f"{self.command} --idealise {item.cause}"} for item in self.evidence
+            ],
             "accounting_percent": self.accounting,
             "bottleneck": self.bottleneck,
+            "bottleneck_agrees": self.agrees,
+            "baseline": self.baseline,
             "residual_ln": self.residual,
             "engine_runs": self.engine_runs,
             "notes": self.notes(),

@@ -38,6 +38,7 @@ class LayerLoss:
     """Time of one op, or of a family of ops, in a workload; each op `count` times.
 
     lost_us : time beyond that at the nominal speedup of each op; by cause it is exact too
+    shares : Shapley values of ln(total dense time / total time); they sum to ln(nominal / effective speedup)
     """
 
     name: str
@@ -48,6 +49,7 @@ class LayerLoss:
     dense_time_us: float
     ideal_us: float
     lost_by_cause_us: dict[str, float]
+    shares: dict[str, float]
 
     @property
     def speedup(self) -> float:
@@ -84,6 +86,7 @@ class LayerLoss:
             "lost_us": self.lost_us,
             "main_cause": self.main_cause,
             "lost_by_cause_us": dict(self.lost_by_cause_us),
+            "shares_ln": dict(self.shares),
         }
 
 
@@ -225,9 +228,7 @@ def attribute_workload(
 
 def combine(ops: tuple[Attribution, ...], engine_runs: int) -> WorkloadAttribution:
     """Shares of the total time of `ops`, each `count` times."""
-    dense = np.sum([item.op.count * item.dense_times for item in ops], axis=0)
-    sparse = np.sum([item.op.count * item.sparse_times for item in ops], axis=0)
-    shares = shapley(np.log(dense / sparse)).tolist()
+    dense, sparse, shares = _shares(ops)
     return WorkloadAttribution(
         gpu=ops[0].gpu,
         stack=ops[0].stack,
@@ -235,10 +236,18 @@ def combine(ops: tuple[Attribution, ...], engine_runs: int) -> WorkloadAttributi
         time_us=float(sparse[0]) * 1e6,
         dense_time_us=float(dense[0]) * 1e6,
         nominal_speedup=float(dense[-1] / sparse[-1]),
-        shares=dict(zip((item.id for item in CAUSES), shares, strict=True)),
+        shares=shares,
         ops=ops,
         engine_runs=engine_runs,
     )
+
+
+def _shares(ops: tuple[Attribution, ...]) -> tuple[np.ndarray, np.ndarray, dict[str, float]]:
+    """Total dense and sparse times of `ops` for every set of causes, and the shares of their ratio."""
+    dense = np.sum([item.op.count * item.dense_times for item in ops], axis=0)
+    sparse = np.sum([item.op.count * item.sparse_times for item in ops], axis=0)
+    shares = shapley(np.log(dense / sparse)).tolist()
+    return dense, sparse, dict(zip((item.id for item in CAUSES), shares, strict=True))
 
 
 def _layer(name: str, items: tuple[Attribution, ...]) -> LayerLoss:
@@ -255,6 +264,7 @@ def _layer(name: str, items: tuple[Attribution, ...]) -> LayerLoss:
         lost_by_cause_us={
             item.id: math.fsum(c * own[item.id] for c, own in zip(count, lost, strict=True)) for item in CAUSES
         },
+        shares=items[0].shares if len(items) == 1 else _shares(items)[2],
     )
 
 

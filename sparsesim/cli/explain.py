@@ -20,7 +20,7 @@ from sparsesim.cli.output import (
     show_time,
     table,
 )
-from sparsesim.errors import UserError
+from sparsesim.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from sparsesim.attribution import Attribution, WorkloadAttribution
@@ -39,6 +39,10 @@ Source = Annotated[
 ]
 Rules = Annotated[bool, typer.Option("--rules", help="Print the rules of the stack in order, and nothing else.")]
 Top = Annotated[int, opt.integer("--top", "Layers of a workload to show, worst first.")]
+Idealise = Annotated[
+    str | None,
+    typer.Option("--idealise", metavar="CAUSES", help="Also show the times with these causes idealised, e.g. l2,dram."),
+]
 OpDtype = Annotated[
     str | None,
     typer.Option("--dtype", metavar="TYPE", help="Input type; default f16, or what the workload file says."),
@@ -71,6 +75,7 @@ def explain(
     l2: opt.L2 = "rotating",
     clock: opt.Clock = "free",
     baseline: opt.Baseline = None,
+    idealise: Idealise = None,
     top: Top = 10,
     rules: Rules = False,
     json: opt.Json = None,
@@ -84,8 +89,9 @@ def explain(
     if rules:
         _rules(stack, target)
         return
+    wanted = _causes(idealise)
     sizes = {"-m": m, "-n": n, "-k": k}
-    of_op = {**sizes, "--batch": batch if batch != 1 else None, "--acc": acc}
+    of_op = {**sizes, "--batch": batch if batch != 1 else None, "--acc": acc, "--idealise": idealise}
     of_workload = {"--tokens": tokens, "--phase": phase}
     _check(workload, gpu, sizes, of_workload if workload is None else of_op, top)
     assert gpu is not None
@@ -111,8 +117,37 @@ def explain(
     result = explain_gemm(
         gpu, m, n, k, dtype or "f16", pattern or "2:4", batch, stack, timing, l2, clock, acc, baseline
     )
-    if target.write({**result.to_dict(), "command": command(result, gpu)}):
+    data = {**result.to_dict(), "command": command(result, gpu)}
+    for item in data["evidence"]:
+        item["command"] = f"{data['command']} --idealise {item['cause']}"
+    if wanted:
+        dense_us, time_us = result.idealised(wanted)
+        data["idealised"] = {
+            "causes": wanted, "dense_time_us": dense_us, "time_us": time_us, "speedup": dense_us / time_us,
+        }  # fmt: skip
+    if target.write(data):
         show_gemm(result, gpu)
+        if wanted:
+            say(
+                f"idealised {', '.join(wanted)}: {show_time(time_us)}, dense {show_time(dense_us)}: "
+                f"speedup {dense_us / time_us:.3f}"
+            )
+
+
+def _causes(text: str | None) -> list[str]:
+    """The causes that `text` lists, separated by commas; raises UserError for one that does not exist."""
+    from sparsesim.attribution import CAUSES
+
+    names = [name.strip() for name in (text or "").split(",") if name.strip()]
+    valid = [item.id for item in CAUSES]
+    lines = [
+        f"--idealise: expected causes out of {', '.join(valid)}, found {name!r}{nearest(name, valid)}"
+        for name in names
+        if name not in valid
+    ]
+    if lines:
+        raise UserError(lines)
+    return names
 
 
 def _check(
@@ -162,7 +197,8 @@ def show_gemm(result: Attribution, gpu: str) -> None:
         if max(run[owner] for run in runs) >= 0.05:
             add_row(grid, owner, *(percent(run[owner] / 100) for run in runs))
     show_table("SM-cycles by owner (another view, not to be added to the shares)", grid)
-    say(f"\nbound by  {result.bottleneck}")
+    agreement = {True: ", as the largest share says", False: ", unlike the largest share", None: ""}[result.agrees]
+    say(f"\nbound by  {result.bottleneck}{agreement}")
     _notes(result.notes())
     say(f"again     {command(result, gpu)}")
 
@@ -221,7 +257,7 @@ def _shares(result: Attribution | WorkloadAttribution, alone: Mapping[str, str] 
     shown = numbers if alone is not None else numbers[:3]
     grid = table("cause", *shown, "", "what it is", right=numbers)
     widest = max((abs(share) for _, share in ranked), default=1.0)
-    share_of, lost = result.percent, result.lost_us
+    share_of, lost = (result.percent if result.gap > 0 else None), result.lost_us
     for name, share in ranked:
         cells = [f"{share:+.4f}", percent(share_of[name] / 100) if share_of else "-", show_time(lost[name])]
         if alone is not None:
@@ -235,8 +271,10 @@ def _shares(result: Attribution | WorkloadAttribution, alone: Mapping[str, str] 
 def _main_causes(lost: Mapping[str, float], total: float, most: int = 3) -> str:
     """The causes that make up most of a layer's lost time."""
     worst = sorted(lost.items(), key=lambda item: -item[1])[:most]
-    named = [f"{name} {percent(us / total, 0)}" for name, us in worst if total > 0 and us > 0.05 * total]
-    return ", ".join(named) or "none"
+    if total <= 0:
+        return "faster than promised"
+    named = [f"{name} {percent(us / total, 0)}" for name, us in worst if us > 0.05 * total]
+    return ", ".join(named)
 
 
 def _notes(notes: Sequence[str]) -> None:

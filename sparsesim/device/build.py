@@ -12,13 +12,24 @@ import numpy as np
 
 from sparsesim.device.engine import TICKS, Launch
 from sparsesim.hardware import GpuSpec
-from sparsesim.kernels import Kernel, KStep, Operands, kstep, occupancy, stage_bytes
+from sparsesim.kernels import Kernel, KStep, Operands, kstep, occupancy, resident_limit, stage_bytes
 from sparsesim.kernels.datapath import barrier_cycles, rate_key
 
-__all__ = ["DEVICE_IDEALS", "LaunchPlan", "Shape", "build", "reduction_cycles"]
+__all__ = ["DEVICE_IDEALS", "LaunchPlan", "Shape", "build", "inert", "reduction_cycles"]
 
 #: mechanisms that are idealised by changing the launch (the others are outside the device, or the clock)
-DEVICE_IDEALS = ("metadata", "occupancy", "issue", "operand", "l2", "dram")
+DEVICE_IDEALS = (
+    "metadata",
+    "decode",
+    "waves",
+    "padding",
+    "latency",
+    "residency",
+    "issue",
+    "operand",
+    "l2",
+    "dram",
+)
 
 NEVER = 1 << 60  # a CTA index beyond every launch
 PARTIAL_BYTES = 4  # split-K partial sums are f32 or i32
@@ -82,19 +93,22 @@ def build(
     if resident.ctas < 1:
         raise ValueError(f"{kernel.name} does not fit on {gpu.name}: {resident.limit}")
     slots = 1 if kernel.persistent else resident.ctas
+    if "residency" in ideal and not kernel.persistent:
+        slots = max(slots, resident_limit(gpu, kernel))
     step = kstep(gpu, kernel, operands)
     tiles_m, tiles_n = kernel.tiles(shape.m, shape.n)
     k_steps = kernel.k_steps(shape.k)
     per_split = math.ceil(k_steps / kernel.split_k)
     split_k = math.ceil(k_steps / per_split)
     ctas = tiles_m * tiles_n * shape.batch * split_k
-    full = "occupancy" in ideal
-    if full:  # no ragged split: all CTAs of a tile share its depth equally
+    waves, padding, hidden = "waves" in ideal, "padding" in ideal, "latency" in ideal
+    if waves:  # no ragged split: all CTAs of a tile share its depth equally
         k_steps = per_split * split_k
     useful = shape.macs / (tiles_m * tiles_n * shape.batch * k_steps * step.macs)
 
     # without wave quantisation and tile padding, the busiest SM does its exact share of the useful work
-    scale = useful * (ctas / (math.ceil(ctas / gpu.sm.count) * gpu.sm.count)) if full else 1.0
+    scale = ctas / (math.ceil(ctas / gpu.sm.count) * gpu.sm.count) if waves else 1.0
+    scale *= useful if padding else 1.0
     no_meta = "metadata" in ideal and operands.gain > 1.0
     meta_share = step.meta_bytes / step.a_bytes if no_meta else 0.0
     tensor = step.macs / operands.gain / _rate(gpu, operands) if "issue" in ideal else step.tensor
@@ -107,8 +121,8 @@ def build(
     barrier = barrier_cycles(gpu, kernel)
 
     table, size = _tables(gpu, kernel, step, shape, clock_hz, meta_share, k_steps, ideal)
-    latency_l2 = 0.0 if full or "l2" in ideal else _mean_latency(gpu)
-    latency_dram = 0.0 if full or "dram" in ideal else gpu.dram.latency * clock_hz
+    latency_l2 = 0.0 if hidden or "l2" in ideal else _mean_latency(gpu)
+    latency_dram = 0.0 if hidden or "dram" in ideal else gpu.dram.latency * clock_hz
     launch = Launch(
         tiles_m=tiles_m,
         tiles_n=tiles_n,
@@ -129,13 +143,13 @@ def build(
         tensor=max(_ticks(tensor * scale), 1),
         smem_read=_ticks(read * scale),
         smem_fill=_ticks(fill * scale),
-        decode=0 if "metadata" in ideal else _ticks(step.decode * scale),
+        decode=0 if "decode" in ideal else _ticks(step.decode * scale),
         issue=_ticks(issue * scale),
-        barrier=0 if full else _ticks(barrier),
-        cta_start=0 if full else _ticks(gpu.launch.cta_start),
-        cta_interval=0 if full else _ticks(1 / gpu.launch.cta_rate),
+        barrier=0 if hidden else _ticks(barrier),
+        cta_start=0 if hidden else _ticks(gpu.launch.cta_start),
+        cta_interval=0 if hidden else _ticks(1 / gpu.launch.cta_rate),
         epilogue=0
-        if full
+        if hidden
         else _ticks(gpu.pipeline.epilogue + _drain(gpu) + (0.0 if free_port else _staging(gpu, kernel, shape))),
         latency_l2=_ticks(latency_l2),
         latency_dram=_ticks(latency_dram),
@@ -143,9 +157,24 @@ def build(
         write_queue=0 if "dram" in ideal else _ticks(gpu.dram.write_queue / _dram_per_clk(gpu, clock_hz)),
         warm=int(warm),
     )
-    if full:  # padding moves nothing through shared memory
+    if padding:  # padding moves nothing through shared memory
         step = replace(step, smem_bytes=step.smem_bytes * useful, fill_bytes=step.fill_bytes * useful)
     return LaunchPlan(launch, table, size, step, kernel, operands, shape, useful, resident.limit)
+
+
+def inert(gpu: GpuSpec, kernel: Kernel, operands: Operands, shape: Shape) -> frozenset[str]:
+    """Mechanisms of `DEVICE_IDEALS` that leave this launch as it is, whatever else is ideal."""
+    plan = build(gpu, kernel, operands, shape, gpu.clock.max, False)
+    p = plan.launch
+    ragged = p.k_steps != p.steps_per_split * p.splits
+    nothing = {
+        "metadata": plan.step.meta_bytes == 0.0,
+        "decode": p.decode == 0,
+        "waves": p.ctas % p.sms == 0 and not ragged,
+        "padding": plan.useful == 1.0 and not ragged,
+        "residency": bool(p.persistent) or p.slots >= resident_limit(gpu, kernel) or p.ctas <= p.sms * p.slots,
+    }
+    return frozenset(name for name, same in nothing.items() if same)
 
 
 def _rate(gpu: GpuSpec, operands: Operands) -> float:
@@ -170,7 +199,7 @@ def reduction_cycles(gpu: GpuSpec, plan: LaunchPlan, clock_hz: float, ideal: fro
     spilled = float(plan.size[3, 0, 2] / max(plan.size[3, 0, 1], 1)) * partials
     through_l2 = 0.0 if "l2" in ideal else (partials + output) / gpu.l2.bytes_per_clk
     from_dram = 0.0 if "dram" in ideal else spilled / _dram_per_clk(gpu, clock_hz)
-    latency = 0.0 if "occupancy" in ideal else gpu.launch.cta_start + plan.launch.latency_l2 / TICKS
+    latency = 0.0 if "latency" in ideal else gpu.launch.cta_start + plan.launch.latency_l2 / TICKS
     return max(through_l2, from_dram) + latency
 
 

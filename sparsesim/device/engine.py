@@ -46,8 +46,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def jit(function: F) -> F:
-    """The one jit policy: cached on disk, no fast-math, NumPy error model."""
-    return cast(F, numba.njit(cache=True, fastmath=False, error_model="numpy")(function))
+    """The one jit policy: cached on disk, no fast-math, NumPy error model, other threads may run meanwhile."""
+    return cast(F, numba.njit(cache=True, fastmath=False, error_model="numpy", nogil=True)(function))
 
 
 class Owner:

@@ -7,6 +7,7 @@ launches are simulated once per `Device`.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,6 +28,8 @@ MIN_WAVES = 8
 #: k-steps of one CTA beyond which a launch is extrapolated along k
 MAX_CTA_STEPS = 1024
 CLOCK_TOLERANCE = 0.002
+#: share of the time that a server which binds is busy
+BOUND = 0.5
 #: CTA k-steps and waves of the short runs on which a long launch settles its clock, and how near they must come
 PILOT_BUDGET = 40_000
 PILOT_WAVES = 5
@@ -99,8 +102,14 @@ class LaunchResult:
 
     @property
     def bound_by(self) -> str:
-        """Owner of the largest share of the SM-cycles."""
-        return max(self.owners, key=lambda name: self.owners[name])
+        """Server that is busy for the largest part of the time; "occupancy" if none is for `BOUND` of it.
+
+        The largest owner of SM-cycles is another thing: a k-step's time belongs to the last of its servers alone.
+        """
+        busy = {name: self.counters[f"{name}_busy"] for name in ("tensor", "smem", "decode", "issue", "l2", "dram")}
+        busy["l2"] = max(busy["l2"], self.counters["port_busy"])
+        most = max(busy, key=lambda name: busy[name])
+        return most if busy[most] >= BOUND else "occupancy"
 
 
 @dataclass(frozen=True)
@@ -142,6 +151,8 @@ class Device:
         #: launches that the event loop has run
         self.runs = 0
         self.memory: dict[tuple[object, ...], Any] = {} if memory is None else memory
+        self._running: dict[tuple[object, ...], threading.Event] = {}
+        self._lock = threading.Lock()
 
     def launch(
         self,
@@ -221,24 +232,33 @@ class Device:
         )
 
     def _run(self, plan: LaunchPlan, keep_timeline: bool) -> _Raw:
+        if keep_timeline:
+            return self._run_waves(plan.launch, plan, keep_timeline=True)
         key = (self.step_budget, self.min_waves, self.max_steps, *plan.key)
+        with self._lock:  # threads that want a launch which another one runs wait for it
+            mine = key not in self._running and key not in self.memory
+            if mine:
+                self._running[key] = threading.Event()
+            event = self._running.get(key)
+        if mine:
+            try:
+                deep = plan.launch.steps_per_split > self.max_steps
+                self.memory[key] = self._run_deep(plan) if deep else self._run_waves(plan.launch, plan, False)
+            finally:
+                with self._lock:
+                    self._running.pop(key).set()
+        elif event is not None:
+            event.wait()
         known: _Raw | None = self.memory.get(key)
-        if known is not None and not keep_timeline:
-            return known
-        if plan.launch.steps_per_split > self.max_steps and not keep_timeline:
-            raw = self._run_deep(plan)
-        else:
-            raw = self._run_waves(plan.launch, plan, keep_timeline)
-        if not keep_timeline:
-            self.memory[key] = raw
-        return raw
+        return known if known is not None else self._run(plan, keep_timeline)
 
     def _run_waves(self, whole: Launch, plan: LaunchPlan, keep_timeline: bool) -> _Raw:
         """Run a launch, without its steady middle if it is long."""
         launch, waves = _shorten(whole, self.step_budget, self.min_waves)
         buffers = allocate(launch)
         end = run(launch, buffers, plan.ticks, plan.size)
-        self.runs += 1
+        with self._lock:
+            self.runs += 1
         raw = _Raw(
             end / TICKS,
             buffers.owners.astype(float),

@@ -12,7 +12,7 @@ from typing import Literal
 
 from sparsesim.hardware import GpuSpec
 
-__all__ = ["Kernel", "Occupancy", "occupancy"]
+__all__ = ["Kernel", "Occupancy", "occupancy", "resident_limit"]
 
 #: registers per thread beside the accumulators: fragments, addresses, loop state. CUTLASS-built kernels stay
 #: near 56-64 (facts: CTA bounds of the tile tables); not published per kernel.
@@ -138,3 +138,8 @@ def occupancy(gpu: GpuSpec, kernel: Kernel, stage_bytes: int) -> Occupancy:
         limits["tensor memory"] = 512 // columns
     limit = min(limits, key=lambda key: limits[key])
     return Occupancy(limits[limit], limit)
+
+
+def resident_limit(gpu: GpuSpec, kernel: Kernel) -> int:
+    """CTAs of `kernel` that an SM could hold if registers and shared memory were free."""
+    return max(1, min(gpu.sm.max_ctas, min(gpu.sm.max_warps * 32, gpu.sm.max_threads) // kernel.threads))

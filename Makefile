@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 FIGURES := out/figures
 
-.PHONY: demo test lint bench figures accuracy models clean
+.PHONY: demo test lint bench figures accuracy serving models clean
 
 demo: $(STAMP)
 	@echo "Llama-3.1-8B, 2048 prompt tokens, 2:4 weights, on an A100 PCIe:"
@@ -30,6 +30,9 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python bench/bench.py
+
+serving: $(STAMP)
+	$(BIN)/python bench/serving.py ../shared/measured/endtoend.csv
 
 accuracy: $(STAMP)
 	$(BIN)/python bench/accuracy.py ../shared/measured

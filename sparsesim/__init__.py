@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sparsesim.hardware import GpuSpec, gpu_names, load_gpu
     from sparsesim.protocol import Protocol
     from sparsesim.results import GemmResult
+    from sparsesim.serving.api import simulate_serving, validate_serving
     from sparsesim.simulator import Simulator
     from sparsesim.sparsity import Pattern
     from sparsesim.studies import break_even, compare_patterns, sensitivity, timeline, whatif
@@ -51,9 +52,11 @@ __all__ = [
     "load_workload",
     "sensitivity",
     "simulate_gemm",
+    "simulate_serving",
     "simulate_workload",
     "timeline",
     "validate_files",
+    "validate_serving",
     "whatif",
     "workload_names",
 ]
@@ -79,9 +82,11 @@ _HOMES = {
     "load_workload": "workload",
     "sensitivity": "studies",
     "simulate_gemm": "api",
+    "simulate_serving": "serving.api",
     "simulate_workload": "api",
     "timeline": "studies",
     "validate_files": "api",
+    "validate_serving": "serving.api",
     "whatif": "studies",
     "workload_names": "workload",
 }

@@ -43,6 +43,8 @@ LAYERS = (
     "live",
     "profile_check",
     "microbench",
+    "serving",
+    "gates",
     "calibrate",
     "scenarios",
     "figures",
@@ -55,7 +57,7 @@ LAYERS = (
 #: library -> the only places (prefixes of paths in the package) that may import it
 HOMES = {
     "numba": ("device/engine.py",),
-    "simpy": ("runtime.py", "device/twin.py"),
+    "simpy": ("runtime.py", "device/twin.py", "serving/engine.py"),
     "matplotlib": ("figures",),
     "pydantic": ("hardware/",),
     "pydantic_core": ("hardware/",),

@@ -13,10 +13,12 @@ from sparsesim.cli import (
     catalogue,
     check,
     explain,
+    gate,
     gemm,
     imports,
     measure,
     microbench,
+    serve,
     simulate,
     timeline,
     validate,
@@ -53,8 +55,8 @@ def root(
 
 
 MODULES = (
-    gemm, simulate, explain, whatif, timeline, imports, audit, validate, measure, microbench, calibrate, check,
-    catalogue,
+    gemm, simulate, explain, whatif, timeline, serve, imports, audit, validate, measure, microbench, calibrate,
+    check, gate, catalogue,
 )  # fmt: skip
 for module in MODULES:
     module.register(app)

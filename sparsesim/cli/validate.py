@@ -20,7 +20,8 @@ EXAMPLE = "Example: sparsesim validate measured/sparse/slidesparse_*.csv --json 
 NAMED = 3
 
 Files = Annotated[
-    list[str] | None, typer.Argument(metavar="[FILES...]", help="CSV files of measured timings, and profiles.")
+    list[str] | None,
+    typer.Argument(metavar="[FILES...]", help="CSV files of kernel timings, or of served models; profiles."),
 ]
 Live = Annotated[
     bool,
@@ -70,7 +71,7 @@ def validate(
     shapes: Shapes = None,
     json: opt.Json = None,
 ) -> None:
-    """Compare the model with measured timings: errors by GPU, type and kind.
+    """Compare the model with measured timings of kernels, or of served models: errors by GPU, type and kind.
 
     Profiles (ncu --csv, nsys stats and SQLite, PyTorch traces, CUTLASS profiler, cuBLASLt logs) are timings, too, and
     show the kernel that the library picked, and its hardware counters, beside the model's.
@@ -79,6 +80,13 @@ def validate(
     comparison is also written as a page.
     """
     target = JsonTarget.parse(json)
+    from sparsesim.serving.measured import is_serving_file
+
+    if files and not live and is_serving_file(files[0]):
+        from sparsesim.cli.validate_serving import run
+
+        run(files, target)
+        return
     from sparsesim.api import validate_files
 
     if live:

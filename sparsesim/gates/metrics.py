@@ -1,0 +1,128 @@
+"""Where a run's JSON has the metrics of gates: runs of a workload, of one GEMM, of a served model; quality files.
+
+A value comes with what is known of its uncertainty: an interval (of replications, or paired over samples), and the
+kind of model error that widens it where it is simulated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+__all__ = ["METRICS", "Found", "Kind", "find"]
+
+Document = dict[str, Any]
+
+
+class Kind(Enum):
+    """What a simulated value's model error is like; counts have none, measured quality has its own interval."""
+
+    SPEEDUP = "speedup"
+    TIME = "time"
+    EXACT = "exact"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A value with its interval, and the kind of its model error."""
+
+    value: float
+    low: float
+    high: float
+    kind: Kind
+
+
+def _exact(value: float, kind: Kind) -> Found:
+    return Found(float(value), float(value), float(value), kind)
+
+
+def _estimate(data: Document, kind: Kind) -> Found:
+    """Of ``{"mean" or "value", "low", "high"}``; without an interval the value alone."""
+    value = float(data["mean"] if "mean" in data else data["value"])
+    low, high = data.get("low"), data.get("high")
+    return Found(value, value if low is None else float(low), value if high is None else float(high), kind)
+
+
+def _sparse(run: Document) -> Document:
+    """The sparse variant of a serving run; the dense one of a run without."""
+    variants = {variant["name"]: variant for variant in run["variants"]}
+    found: Document = variants.get("sparse", variants["dense"])
+    return found
+
+
+def _speedup(run: Document, of: str) -> Found:
+    if "gains" in run:
+        gain = next(gain["total"] for gain in run["gains"] if gain["metric"] == of)
+        found = _estimate(gain, Kind.SPEEDUP)
+        return Found(math.exp(found.value), math.exp(found.low), math.exp(found.high), Kind.SPEEDUP)
+    return _exact(run["speedup"], Kind.SPEEDUP)
+
+
+def _fallback(run: Document, of: str) -> Found:
+    if "variants" in run:
+        return _estimate(_sparse(run)["metrics"]["fallback_rate"], Kind.EXACT)
+    if "fallbacks" in run:
+        return _exact(math.fsum(entry["time_share"] for entry in run["fallbacks"]), Kind.EXACT)
+    fell = run["path"] == "dense" and run["pattern"] != "dense"
+    return _exact(float(fell), Kind.EXACT)
+
+
+def _metadata(run: Document, of: str) -> Found:
+    """Metadata bytes over all bytes that the kernels request from L2."""
+    if "rows" in run:
+        rows = [(row["gemm"]["counters"], row["launches"]) for row in run["rows"]]
+    else:
+        rows = [(run["counters"], 1)]
+    metadata = math.fsum(counters["metadata_bytes"] * n for counters, n in rows)
+    return _exact(metadata / math.fsum(counters["l2_read_bytes"] * n for counters, n in rows), Kind.EXACT)
+
+
+def _occupancy(run: Document, of: str) -> Found:
+    if "variants" in run:
+        return _estimate(_sparse(run)["metrics"]["tensor_busy"], Kind.TIME)
+    return _exact(run["tensor_busy"] if "tensor_busy" in run else run["counters"]["tensor_busy"], Kind.TIME)
+
+
+def _drift(run: Document, of: str) -> Found:
+    """Loss of quality against the dense baseline, larger is worse; of several tasks or slices the worst one."""
+    drifts = run["drifts"] if "drifts" in run else [run["drift"]]
+    found = [_estimate(d, Kind.EXACT) if isinstance(d, dict) else _exact(d, Kind.EXACT) for d in drifts]
+    return max(found, key=lambda each: (each.value, each.high))
+
+
+def _serving(metric: str, kind: Kind) -> Callable[[Document, str], Found]:
+    return lambda run, of: _estimate(_sparse(run)["metrics"][metric], kind)
+
+
+#: metric → what finds it in a run
+METRICS: dict[str, Callable[[Document, str], Found]] = {
+    "effective_speedup": _speedup,
+    **{
+        f"{name}_{what}_s": _serving(f"{name}_{what}_s", Kind.TIME)
+        for name in ("ttft", "tpot", "e2e")
+        for what in ("mean", "p50", "p95", "p99")
+    },
+    "output_tokens_per_s": _serving("output_tokens_per_s", Kind.TIME),
+    "fallback_rate": _fallback,
+    "metadata_overhead": _metadata,
+    "tensor_occupancy": _occupancy,
+    "quality_drift": _drift,
+}
+
+
+def find(run: Document, metric: str, of: str = "output_tokens_per_s", path: str = "") -> Found | None:
+    """The metric in a run's JSON, or None if the run has none."""
+    try:
+        if path:
+            value: Any = run
+            for word in path.split("."):
+                value = value[int(word)] if isinstance(value, list) else value[word]
+            found = _estimate(value, Kind.EXACT) if isinstance(value, dict) else _exact(value, Kind.EXACT)
+        else:
+            found = METRICS[metric](run, of)
+    except (LookupError, TypeError, ValueError, StopIteration, ZeroDivisionError):
+        return None
+    return found if all(map(math.isfinite, (found.value, found.low, found.high))) else None

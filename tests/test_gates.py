@@ -1,0 +1,211 @@
+"""Policies, verdicts and their files."""
+
+from __future__ import annotations
+
+import json
+import math
+from xml.etree import ElementTree as xml
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparsesim.__main__ import main
+from sparsesim.errors import UserError
+from sparsesim.gates import judge, load_policy
+from sparsesim.gates.metrics import METRICS, find
+
+POLICY = """
+[policy]
+name = "chat"
+model_error = { speedup = 0.1, time = 0.2 }
+
+[[gates]]
+metric = "effective_speedup"
+min = 1.2
+owner = "perf"
+rollback = "serve dense"
+
+[[gates]]
+metric = "fallback_rate"
+max = 0.05
+owner = "kernels"
+rollback = "pad the layers"
+"""
+
+
+def policy_of(tmp_path, text=POLICY):
+    path = tmp_path / "policy.toml"
+    path.write_text(text)
+    return load_policy(path)
+
+
+def workload_run(speedup=1.5, fallback=0.0):
+    return {"speedup": speedup, "fallbacks": [{"time_share": fallback}] if fallback else [], "tensor_busy": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("speedup", "state"),
+    [
+        (1.33, "pass"),  # 1.33 / 1.1 = 1.209: even at the lower end
+        (1.31, "undecided"),
+        (1.10, "undecided"),
+        (1.08, "fail"),  # 1.08 x 1.1 = 1.188: not even at the upper end
+    ],
+)
+def test_a_gate_passes_or_fails_by_its_whole_interval(tmp_path, speedup, state):
+    report = judge(policy_of(tmp_path), [("run", workload_run(speedup))])
+    assert [v.state for v in report.verdicts] == [state, "pass"]
+    verdict = report.verdicts[0]
+    assert (verdict.low, verdict.high) == (pytest.approx(speedup / 1.1), pytest.approx(speedup * 1.1))
+    assert verdict.margin == pytest.approx(speedup - 1.2)
+    assert report.exit_status == {"pass": 0, "fail": 1, "undecided": 3}[state]
+
+
+def test_counts_have_no_model_error_and_one_failure_fails_all(tmp_path):
+    report = judge(policy_of(tmp_path), [("run", workload_run(1.2, fallback=0.051))])
+    assert [v.state for v in report.verdicts] == ["undecided", "fail"]
+    assert report.verdicts[1].low == report.verdicts[1].high == 0.051
+    assert (report.state, report.exit_status) == ("fail", 1)
+
+
+def test_model_error_never_narrows_an_interval(tmp_path):
+    text = POLICY.replace('metric = "fallback_rate"', 'metric = "ttft_p95_s"')
+    ttft = {"mean": 0.05, "low": -0.02, "high": 0.12}
+    run = {"variants": [{"name": "dense", "metrics": {"ttft_p95_s": ttft}}]}
+    verdict = judge(policy_of(tmp_path, text), [("run", run)]).verdicts[1]
+    assert (verdict.low, verdict.high) == (pytest.approx(-0.024), pytest.approx(0.144))
+
+
+def test_a_gate_that_no_run_knows_is_undecided(tmp_path):
+    report = judge(policy_of(tmp_path), [("quality", {"drift": 0.1})])
+    assert [v.why for v in report.verdicts] == ["no run has effective_speedup", "no run has fallback_rate"]
+    assert report.exit_status == 3
+
+
+@given(value=st.floats(0.01, 100), error=st.floats(0, 0.9), threshold=st.floats(0.01, 100), at_least=st.booleans())
+def test_a_narrower_interval_never_turns_a_verdict_over(value, error, threshold, at_least):
+    from sparsesim.gates.metrics import Kind
+    from sparsesim.gates.policy import Gate, Policy
+
+    gate = Gate("g", "effective_speedup", threshold, at_least, "o", "r")
+    states = [
+        judge(Policy("p", (gate,), {Kind.SPEEDUP: e}, ""), [("r", {"speedup": value})]).state for e in (error, 0.0)
+    ]
+    assert states[1] != "undecided"
+    assert states[0] in (states[1], "undecided")
+
+
+SERVING = {
+    "variants": [
+        {"name": "dense", "metrics": {}},
+        {
+            "name": "sparse",
+            "metrics": {
+                "ttft_p95_s": {"mean": 0.2, "low": 0.18, "high": 0.22},
+                "fallback_rate": {"mean": 0.25, "low": None, "high": None},
+                "tensor_busy": {"mean": 0.3, "low": 0.29, "high": 0.31},
+            },
+        },
+    ],
+    "gains": [
+        {"metric": "output_tokens_per_s", "total": {"mean": 0.3, "low": 0.2, "high": 0.4}},
+        {"metric": "e2e_p95_s", "total": {"mean": 0.1, "low": 0.05, "high": 0.15}},
+    ],
+}
+
+
+def test_metrics_are_found_in_each_kind_of_run():
+    speedup = find(SERVING, "effective_speedup")
+    assert (speedup.value, speedup.low) == (pytest.approx(math.exp(0.3)), pytest.approx(math.exp(0.2)))
+    assert find(SERVING, "effective_speedup", of="e2e_p95_s").value == pytest.approx(math.exp(0.1))
+    assert find(SERVING, "ttft_p95_s").high == 0.22
+    assert find(SERVING, "fallback_rate").low == 0.25
+    assert find(SERVING, "tensor_occupancy").value == 0.3
+    assert find(SERVING, "metadata_overhead") is None
+    gemm = {
+        "path": "dense", "pattern": "2:4", "speedup": 1.0,
+        "counters": {"metadata_bytes": 5.0, "l2_read_bytes": 50.0, "tensor_busy": 0.9},
+    }  # fmt: skip
+    assert [find(gemm, name).value for name in ("effective_speedup", "fallback_rate", "metadata_overhead")] == [
+        1,
+        1,
+        0.1,
+    ]
+    drifts = {"drifts": [{"value": 0.01, "low": 0.0, "high": 0.02}, {"value": 0.03, "low": 0.02, "high": 0.04}]}
+    assert find(drifts, "quality_drift").value == 0.03
+    nested = {"tasks": [{"loss": {"mean": 1.0, "low": 0.5, "high": 2.0}}]}
+    assert find(nested, "loss", path="tasks.0.loss").high == 2.0
+    assert find(nested, "loss", path="tasks.1.loss") is None
+    assert {"effective_speedup", "e2e_p99_s", "quality_drift"} <= set(METRICS)
+
+
+def test_metrics_of_real_runs(tmp_path, capsys):
+    run = tmp_path / "run.json"
+    assert main(["gemm", "--gpu", "rtx4090", "-m", "512", "-n", "512", "-k", "512", "--json", str(run)]) == 0
+    workload = tmp_path / "workload.json"
+    arguments = ["simulate", "llama-3.2-1b", "--gpu", "rtx4090", "--phase", "decode", "--tokens", "64"]
+    assert main([*arguments, "--json", str(workload)]) == 0
+    for path in (run, workload):
+        document = json.loads(path.read_text())
+        for metric in ("effective_speedup", "fallback_rate", "metadata_overhead", "tensor_occupancy"):
+            assert find(document, metric) is not None, (path, metric)
+        assert 0.0 < find(document, "metadata_overhead").value < 0.3
+    capsys.readouterr()
+
+
+def test_the_command_prints_writes_and_exits(tmp_path, capsys):
+    policy = tmp_path / "policy.toml"
+    policy.write_text(POLICY)
+    good, bad, vague = (tmp_path / f"{name}.json" for name in ("good", "bad", "vague"))
+    good.write_text(json.dumps(workload_run(1.5)))
+    bad.write_text(json.dumps(workload_run(1.5, fallback=0.5)))
+    vague.write_text(json.dumps(workload_run(1.25)))
+    junit, report = tmp_path / "gates.xml", tmp_path / "gates.json"
+    status = [
+        main(["gate", str(policy), str(run), "--junit", str(junit), "--json", str(report)])
+        for run in (good, vague, bad)
+    ]
+    assert status == [0, 3, 1]
+    shown = capsys.readouterr().out
+    assert "fail       fallback_rate: the whole interval is on the bad side; rollback: pad the layers" in shown
+    suite = xml.fromstring(junit.read_text())
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("2", "1", "0")
+    assert suite.find("testcase/failure").get("message") == "the whole interval is on the bad side"
+    document = json.loads(report.read_text())
+    assert document["state"] == "fail"
+    assert document["gates"][1]["owner"] == "kernels"
+    assert [gate["rollback"] for gate in document["gates"]] == [None, "pad the layers"]
+
+
+def test_faults_of_a_policy_are_named_together(tmp_path, capsys):
+    text = """
+    [policy]
+    model_error = { speedup = 2.0 }
+    [[gates]]
+    metric = "effective_speadup"
+    min = 1.0
+    max = 2.0
+    owner = ""
+    colour = "red"
+    [[gates]]
+    metric = "fallback_rate"
+    max = "few"
+    owner = "o"
+    rollback = "r"
+    """
+    with pytest.raises(UserError) as caught:
+        policy_of(tmp_path, text)
+    paths = [line.split(": ")[1] for line in caught.value.problems]
+    assert paths == [
+        "policy.model_error.speedup", "gates[0].colour", "gates[0].owner", "gates[0].rollback", "gates[0].metric",
+        "gates[0]", "gates[1].max",
+    ]  # fmt: skip
+    assert "did you mean 'effective_speedup'" in str(caught.value)
+    with pytest.raises(UserError, match="at least one"):
+        policy_of(tmp_path, "")
+    with pytest.raises(UserError, match="each name once"):
+        policy_of(tmp_path, POLICY + POLICY.split("model_error")[1].split("\n", 1)[1])
+    (tmp_path / "policy.toml").write_text(POLICY)
+    assert main(["gate", str(tmp_path / "policy.toml"), str(tmp_path / "none.json")]) == 2
+    assert "none.json: expected a run's JSON, found No such file or directory" in capsys.readouterr().err

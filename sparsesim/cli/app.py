@@ -17,7 +17,10 @@ from sparsesim.cli import (
     imports,
     measure,
     microbench,
+    optimise,
+    query,
     simulate,
+    sweep,
     timeline,
     validate,
     whatif,
@@ -53,8 +56,8 @@ def root(
 
 
 MODULES = (
-    gemm, simulate, explain, whatif, timeline, imports, audit, validate, measure, microbench, calibrate, check,
-    catalogue,
+    gemm, simulate, explain, whatif, timeline, sweep, query, optimise, imports, audit, validate, measure, microbench,
+    calibrate, check, catalogue,
 )  # fmt: skip
 for module in MODULES:
     module.register(app)

@@ -11,7 +11,8 @@ from sparsesim.cli.output import JsonTarget, add_row, progress, say, show_table,
 from sparsesim.cli.sweep import Cluster, Jobs, Out, SweepFile, check_jobs, folder_of
 
 if TYPE_CHECKING:
-    from sparsesim.sweep import Optimum, SweepSpec
+    from sparsesim.sweep.optimise import Optimum
+    from sparsesim.sweep.spec import SweepSpec
 
 __all__ = ["register"]
 
@@ -35,8 +36,8 @@ def optimise(
     target = JsonTarget.parse(json)
     count = check_jobs(jobs)
     folder = folder_of(out, file)
-    from sparsesim.sweep import optimise as search
-    from sparsesim.sweep import read_spec
+    from sparsesim.sweep.optimise import optimise as search
+    from sparsesim.sweep.spec import read_spec
 
     spec = read_spec(file, search=True)
     with progress("searching") as report:

@@ -66,8 +66,8 @@ def query(
     if rows < 0:
         raise UserError(Problem.line("--rows", "", "an integer of at least 0", rows))
     numbers = _numbers(limits)
-    from sparsesim.sweep import open_store
     from sparsesim.sweep import query as ask
+    from sparsesim.sweep.store import open_store
 
     reader = open_store(store)
     lead: list[str] = []

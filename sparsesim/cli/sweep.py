@@ -13,7 +13,7 @@ from sparsesim.cli.output import JsonTarget, progress, say
 from sparsesim.errors import Problem, UserError
 
 if TYPE_CHECKING:
-    from sparsesim.sweep import SweepSpec
+    from sparsesim.sweep.spec import SweepSpec
 
 __all__ = ["Cluster", "Jobs", "Out", "SweepFile", "check_jobs", "folder_of", "register"]
 
@@ -66,7 +66,8 @@ def sweep(
     target = JsonTarget.parse(json)
     count = check_jobs(jobs)
     folder = folder_of(out, file)
-    from sparsesim.sweep import read_spec, run_sweep
+    from sparsesim.sweep.driver import run_sweep
+    from sparsesim.sweep.spec import read_spec
 
     spec = read_spec(file)
     if dry_run:

@@ -279,9 +279,7 @@ def _locked(folder: Path) -> Any:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         handle.close()
-        raise UserError(
-            f"{folder}: expected a store that nobody writes to, found another sweep at work in it"
-        ) from None
+        raise UserError(f"{folder}: expected a store that nobody writes to, found a sweep at work in it") from None
     return handle
 
 
@@ -328,9 +326,7 @@ def _parts(folder: Path) -> dict[int, Path]:
     for path in sorted(folder.glob("*.parquet")):
         match = _PART.fullmatch(path.name)
         if match is None or int(match[1]) in found:
-            problems.append(
-                f"{path}: expected parts part-<number>-<hash>.parquet, one of each number, found another file"
-            )
+            problems.append(f"{path}: expected part-<number>-<hash>.parquet, one of each number, found another file")
         else:
             found[int(match[1])] = path
     if problems:

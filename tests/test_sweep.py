@@ -415,7 +415,7 @@ def test_dask_loses_a_worker_and_gives_the_same_bytes(many, tmp_path):
 
     killed = []
     with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, dashboard_address=None, host="127.0.0.1", silence_logs=60
+        n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0", host="127.0.0.1", silence_logs=60
     ) as cluster:
 
         def kill_one(done: int, total: int) -> None:
@@ -436,6 +436,31 @@ def test_no_scheduler_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr("sparsesim.sweep.executors.CONNECT_S", 0.5)
     with pytest.raises(ss.UserError, match=r"--cluster: expected a Dask scheduler at tcp://127\.0\.0\.1:9"):
         run_sweep(spec_of(tmp_path, GRID), tmp_path / "store", cluster="tcp://127.0.0.1:9")
+
+
+def test_a_lost_scheduler_is_an_error_and_no_failed_point(many, tmp_path, monkeypatch):
+    import distributed
+
+    monkeypatch.setattr("sparsesim.sweep.executors.CHECK_S", 0.2)
+    cluster = distributed.LocalCluster(
+        n_workers=1,
+        threads_per_worker=1,
+        dashboard_address="127.0.0.1:0",
+        host="127.0.0.1",
+        silence_logs=60,
+    )
+
+    def close(done: int, total: int) -> None:
+        if done >= 3:
+            cluster.close()
+
+    with pytest.raises(ss.UserError, match=r"--cluster: expected the Dask scheduler at .* lost it; finished points"):
+        run_sweep(spec_of(tmp_path, MANY), tmp_path / "store", cluster=cluster.scheduler_address, progress=close)
+    rows = open_store(tmp_path / "store").table().to_pylist()
+    assert len(rows) >= 3
+    assert {row["status"] for row in rows} == {"ok"}
+    assert run_sweep(spec_of(tmp_path, MANY), tmp_path / "store").failed == 0
+    assert content(tmp_path / "store") == content(many)
 
 
 def test_processes_give_the_same_bytes_and_share_what_is_run(grid, tmp_path):

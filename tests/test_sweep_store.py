@@ -221,6 +221,17 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "sparsesim", *arguments], capture_output=True, text=True)
 
 
+def test_a_question_loads_no_simulator(made):
+    """Neither does the help: start-up stays short."""
+    for arguments in (["--help"], ["query", str(made)]):
+        code = f"import sys, sparsesim.__main__ as m; m.main({arguments!r}); sys.stderr.write(' '.join(sys.modules))"
+        loaded = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr.split())
+        heavy = {"numba", "scipy", "matplotlib", "simpy", "distributed", "pydantic"}
+        heavy |= {"numpy", "pyarrow", "duckdb"} if arguments == ["--help"] else set()
+        assert not loaded & heavy, arguments
+        assert "sparsesim.cli.sweep" in loaded
+
+
 def test_the_query_command(made, copy):
     done = run("query", str(made), "--pareto", "speedup,-proxy_area", "--json", "-")
     data = json.loads(done.stdout)

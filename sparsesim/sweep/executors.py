@@ -6,12 +6,14 @@ a point that kills its worker when it runs alone (on a cluster: again and again)
 
 from __future__ import annotations
 
+import math
 import queue
+import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Protocol
 
 from sparsesim.errors import UserError
@@ -23,8 +25,9 @@ __all__ = ["Executor", "open_executor"]
 
 #: tasks that a worker has waiting, so that it need not wait for the client; the same across a network
 AHEAD, CLUSTER_AHEAD = 2, 4
-#: how long to wait for the scheduler, and for its first worker [s]
-CONNECT_S = 30.0
+#: how long to wait for the scheduler, and for its first worker; how often to look whether it is still there [s]
+CONNECT_S, CHECK_S = 30.0, 5.0
+LOST = "--cluster: expected the Dask scheduler at {} until the end, lost it; finished points are kept"
 
 
 class Executor(Protocol):
@@ -148,7 +151,7 @@ def _dask(context: Context, jobs: int, address: str) -> Iterator[Executor]:
         if address == "local":
             # a task leaves nothing on a worker that the disk would be needed for
             local = distributed.LocalCluster(
-                n_workers=jobs, threads_per_worker=1, dashboard_address=None, host="127.0.0.1", silence_logs=50
+                n_workers=jobs, threads_per_worker=1, dashboard_address="127.0.0.1:0", host="127.0.0.1", silence_logs=50
             )
             address = stack.enter_context(local).scheduler_address
         try:
@@ -176,8 +179,10 @@ class _Dask:
 
     def __init__(self, client: Any, context: Context) -> None:
         self._client = client
+        self._address = client.scheduler.address
         self._done: queue.SimpleQueue[tuple[Task, Any]] = queue.SimpleQueue()
         self._futures: dict[int, Any] = {}
+        self._slots, self._counted = 1, -math.inf
         try:
             client.wait_for_workers(1, timeout=CONNECT_S)
         except TimeoutError:
@@ -191,8 +196,12 @@ class _Dask:
 
     @property
     def slots(self) -> int:
-        threads = sum(worker["nthreads"] for worker in self._client.scheduler_info(n_workers=-1)["workers"].values())
-        return max(1, threads) * CLUSTER_AHEAD
+        now = time.monotonic()
+        if now - self._counted > CHECK_S:  # workers come and go; to ask takes the scheduler's time
+            workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
+            self._slots = max(1, sum(worker["nthreads"] for worker in workers)) * CLUSTER_AHEAD
+            self._counted = now
+        return self._slots
 
     def submit(self, task: Task) -> None:
         future = self._client.submit(evaluate, task, pure=False, key=f"sparsesim-{task.position}-{id(task):x}")
@@ -200,9 +209,16 @@ class _Dask:
         future.add_done_callback(lambda future: self._done.put((task, future)))
 
     def wait(self) -> list[Outcome]:
-        found = [self._done.get()]
+        found: list[tuple[Task, Any]] = []
+        while not found:
+            with suppress(queue.Empty):
+                found.append(self._done.get(timeout=CHECK_S))
+            if self._client.status not in ("running", "connecting"):
+                raise UserError(LOST.format(self._address))
         while not self._done.empty():
             found.append(self._done.get())
+        if any(future.cancelled() for _, future in found):
+            raise UserError(LOST.format(self._address))
         return [self._outcome(task, future) for task, future in found]
 
     def _outcome(self, task: Task, future: Any) -> Outcome:

@@ -101,7 +101,8 @@ def query(
                 raise UserError(Problem.line("--columns", "", "columns of the answer", ", ".join(missing)))
         elif sql is None:
             own = ["point"] if "point" in names else []
-            names = list(dict.fromkeys([*own, *ask.varied(reader, found), *lead]))
+            chosen = dict.fromkeys([*own, *ask.varied(reader, found), *lead])
+            names = [name for name in chosen if name in found.column_names]
         _show(reader, found, data["rows"], names, rows)
 
 

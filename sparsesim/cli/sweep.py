@@ -30,6 +30,7 @@ Cluster = Annotated[
     str | None,
     typer.Option("--cluster", metavar="ADDRESS", help="Dask scheduler (tcp://…), or local: a Dask cluster here."),
 ]
+Retry = Annotated[bool, typer.Option("--retry-failed", help="Run points again that failed before.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check the file and count its points; run nothing.")]
 
 
@@ -59,6 +60,7 @@ def sweep(
     out: Out = None,
     jobs: Jobs = None,
     cluster: Cluster = None,
+    retry_failed: Retry = False,
     dry_run: DryRun = False,
     json: opt.Json = None,
 ) -> None:
@@ -75,7 +77,7 @@ def sweep(
         return
     with progress("sweeping") as report:
         try:
-            summary = run_sweep(spec, folder, count, cluster, report)
+            summary = run_sweep(spec, folder, count, cluster, report, retry_failed)
         except KeyboardInterrupt:
             again = f"sparsesim sweep {file} --out {folder}"
             typer.echo(f"stopped; finished points are in {folder}. To go on: {again}", err=True)

@@ -80,6 +80,7 @@ def run_sweep(
     jobs: int = 1,
     cluster: str | None = None,
     progress: Progress | None = None,
+    retry_failed: bool = False,
 ) -> Summary:
     """Evaluate the points of `spec` that `folder` does not hold yet.
 
@@ -89,6 +90,7 @@ def run_sweep(
     jobs : processes; 1 = this one
     cluster : address of a Dask scheduler, or ``local``; see `executors.open_executor`
     progress : called as progress(done, points)
+    retry_failed : run points again that failed before
 
     Raises
     ------
@@ -100,6 +102,8 @@ def run_sweep(
     design = Design(spec)
     context = Context(spec.bases, spec.proxies)
     with Store(Path(folder), identity_of(spec, "sweep"), columns_of(spec), len(design)) as store, stop_on_terminate():
+        if retry_failed:
+            store.drop_failed()
         run = _Run(spec, design, context, store, progress)
         try:
             if store.done < len(design):

@@ -90,7 +90,7 @@ class Store:
             self.complete: int | None = found["complete"]
             _check_same(path, {**found, "complete": None}, self._manifest)
         else:
-            if strangers := [p.name for p in self.folder.iterdir() if p.name not in (LOCK, MEMORY)]:
+            if strangers := [path.name for path in self.folder.iterdir() if not _is_own(path.name)]:
                 raise UserError(f"{self.folder}: expected an empty folder or a sweep's store, found {strangers[0]}")
             self.complete = None
             self._write_manifest()
@@ -99,6 +99,29 @@ class Store:
         self._pending = {position: row for position, row in rows if position // PART_ROWS not in self._parts}
         self._rewrite_journal()
         self._flush_parts({position // PART_ROWS for position in self._pending})
+
+    def drop_failed(self) -> int:
+        """Take failed points for not done, so that they run again; returns how many there were."""
+        from pyarrow import parquet
+
+        opened = {}
+        for number, path in self._parts.items():
+            rows = parquet.read_table(path).to_pylist()
+            if any(row["status"] == "failed" for row in rows):
+                opened[number] = path
+                self._pending.update(enumerate(rows, start=number * PART_ROWS))
+        failed = [position for position, row in self._pending.items() if row["status"] == "failed"]
+        for position in failed:
+            del self._pending[position]
+        if failed and self.complete is not None:
+            self.complete = None
+            self._write_manifest()
+        # first the good rows into the journal, then away with their parts: a kill in between loses nothing
+        self._rewrite_journal()
+        for number, path in opened.items():
+            del self._parts[number]
+            path.unlink()
+        return len(failed)
 
     def __enter__(self) -> Store:
         return self
@@ -317,6 +340,11 @@ def _check_same(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any])
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:59] + "…"
+
+
+def _is_own(name: str) -> bool:
+    """Whether a file without a manifest may be what a killed run left."""
+    return name in (LOCK, MEMORY) or (name.startswith(".") and name.endswith(".tmp"))
 
 
 def _parts(folder: Path) -> dict[int, Path]:

@@ -308,6 +308,46 @@ def test_a_setting_equal_to_the_boards_own_is_no_change(tmp_path):
     assert point_of(spec, Design(spec).settings(0)).changes == {}
 
 
+def test_factors_that_give_one_count_are_one_board(tmp_path):
+    text = """
+    [fixed]
+    gpu = "a100_pcie_80gb"
+    m = 128
+    n = 128
+    k = 128
+    [axes]
+    sm.count = { low = 0.985, high = 1.015, steps = 16, unit = "x" }
+    """
+    summary = run_sweep(spec_of(tmp_path, text), tmp_path / "store")
+    boards = {r["gpu_digest"] for r in open_store(tmp_path / "store").table().to_pylist()}
+    assert len(boards) == 5  # 106 to 110 SMs
+    assert (summary.done, summary.run) == (16, 2 * 5)
+
+
+def test_patterns_of_the_datapath_are_a_setting_too(tmp_path):
+    text = """
+    [fixed]
+    gpu = "a100_pcie_80gb"
+    m = 256
+    n = 256
+    k = 256
+    pattern = "1:4"
+    [axes]
+    tensor.native_patterns.f16 = [["2:4"], ["1:4", "2:4"]]
+    """
+    assert run_sweep(spec_of(tmp_path, text), tmp_path / "store").failed == 0
+    rows = open_store(tmp_path / "store").table().to_pylist()
+    assert [r["tensor_native_patterns_f16"] for r in rows] == ["2:4", "1:4,2:4"]
+    assert rows[0]["time_us"] != rows[1]["time_us"]
+
+
+def test_a_number_that_is_none_fails_its_point(tmp_path, monkeypatch):
+    monkeypatch.setattr("sparsesim.sweep.evaluate.proxy", lambda *_: float("nan"))
+    assert run_sweep(spec_of(tmp_path, GRID), tmp_path / "store").failed == GRID_POINTS
+    error = open_store(tmp_path / "store").table()["error"][0].as_py()
+    assert error == "ArithmeticError: no finite number in proxy_area"
+
+
 def test_a_failing_point_is_recorded_and_the_rest_goes_on(tmp_path):
     text = """
     [fixed]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from sparsesim.errors import UserError
+from sparsesim.sweep.parameters import is_count, rounded, value_at
 from sparsesim.sweep.spec import MAX_POINTS, Axis, SweepSpec
 
 __all__ = ["Design", "value_of"]
@@ -58,21 +59,33 @@ class Design:
         return {**self.spec.fixed, **varied}
 
     def _hardware_keys(self) -> np.ndarray:
-        """What tells the boards apart: array (points, hardware settings)."""
-        if self.spec.rows:
-            names = [name for name in self.spec.rows[0] if _is_hardware(name)]
-            columns = []
-            for name in names:
+        """What tells the boards apart: array (points, hardware settings), equal rows for equal boards."""
+        names = self.spec.rows[0] if self.spec.rows else [axis.name for axis in self.spec.axes]
+        columns = []
+        for name in names:
+            if _is_hardware(name):
                 seen: dict[str, int] = {}
-                columns.append([seen.setdefault(repr(row[name]), len(seen)) for row in self.spec.rows])
-            return np.array(columns, dtype=float).T.reshape(len(self.spec.rows), len(names))
-        picked = [i for i, axis in enumerate(self.spec.axes) if _is_hardware(axis.name)]
-        keys = self._cells[:, picked]
-        for column, index in enumerate(picked):
-            axis = self.spec.axes[index]
-            if axis.is_range:  # neighbours that round to one value are one board
-                keys[:, column] = [value_of(axis, cell) for cell in keys[:, column]]
-        return keys
+                columns.append([seen.setdefault(repr(value), len(seen)) for value in self._boards(name)])
+        count = len(self.spec.rows) or len(self._cells)
+        return np.array(columns, dtype=np.int64).T.reshape(count, len(columns))
+
+    def _boards(self, name: str) -> list[Any]:
+        """What each point's board has of a hardware setting; a factor of a count as the count that it gives."""
+        values = self._column(name)
+        if not (self.spec.is_factor(name) and is_count(name)):
+            return values
+        gpus = self._column("gpu")
+        own = {gpu: value_at(base, name) for gpu, base in self.spec.bases.items()}
+        return [rounded(own[gpu] * factor) for gpu, factor in zip(gpus, values, strict=True)]
+
+    def _column(self, name: str) -> list[Any]:
+        """A setting of every point."""
+        if self.spec.rows and name in self.spec.rows[0]:
+            return [row[name] for row in self.spec.rows]
+        for column, axis in enumerate(self.spec.axes):
+            if axis.name == name:
+                return [value_of(axis, cell) for cell in self._cells[:, column]]
+        return [self.spec.fixed[name]] * (len(self.spec.rows) or len(self._cells))
 
 
 def _is_hardware(name: str) -> bool:

@@ -266,6 +266,8 @@ def evaluate(task: Task) -> Outcome:
         for name, weights in context.proxies.items():
             outputs[f"proxy_{name}"] = proxy(context.bases[point.base], _worker.gpu, weights)
         outputs["gpu_digest"] = _worker.times.hardware[:16]
+        if odd := [name for name, value in outputs.items() if isinstance(value, float) and not math.isfinite(value)]:
+            raise ArithmeticError(f"no finite number in {', '.join(odd)}")
     except (UserError, NoKernelError) as err:
         return failure(task.position, str(err))
     except Exception as err:  # one bad point must not end the sweep

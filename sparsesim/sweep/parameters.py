@@ -17,7 +17,7 @@ from sparsesim.hardware import GpuSpec
 from sparsesim.hardware.load import override
 from sparsesim.hardware.spec import unit_of
 
-__all__ = ["FACTOR", "changed", "edited", "is_count", "sections", "unit", "value_at"]
+__all__ = ["FACTOR", "changed", "edited", "is_count", "rounded", "sections", "unit", "value_at"]
 
 #: unit of a value that multiplies the GPU's own
 FACTOR = "x"
@@ -94,10 +94,15 @@ def changed(gpu: GpuSpec, values: Mapping[str, Any], factors: Mapping[str, float
     changes.update(values)
     for path, value in changes.items():
         if is_count(path) and isinstance(value, float) and math.isfinite(value):
-            changes[path] = max(1, round(value))
+            changes[path] = rounded(value)
         elif isinstance(value, list):
             changes[path] = tuple(value)
     return {path: value for path, value in changes.items() if value != value_at(gpu, path)}
+
+
+def rounded(value: float) -> int:
+    """The count that `value` stands for."""
+    return max(1, round(value))
 
 
 def edited(gpu: GpuSpec, changes: Mapping[str, Any]) -> GpuSpec:

@@ -432,6 +432,8 @@ def _replace(path: Path, content: bytes) -> None:
             handle.flush()
             os.fsync(handle.fileno())
         temporary.replace(path)
-    except OSError as err:
+    except BaseException as err:
         temporary.unlink(missing_ok=True)
-        raise UserError(Problem.line(str(path), "", "a file that can be written", err.strerror)) from None
+        if isinstance(err, OSError):
+            raise UserError(Problem.line(str(path), "", "a file that can be written", err.strerror)) from None
+        raise

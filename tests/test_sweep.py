@@ -476,6 +476,9 @@ def test_no_scheduler_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr("sparsesim.sweep.executors.CONNECT_S", 0.5)
     with pytest.raises(ss.UserError, match=r"--cluster: expected a Dask scheduler at tcp://127\.0\.0\.1:9"):
         run_sweep(spec_of(tmp_path, GRID), tmp_path / "store", cluster="tcp://127.0.0.1:9")
+    for address in ("nonsense", "tcp://host", "http://host:1", "tcp://:8786"):
+        with pytest.raises(ss.UserError, match="--cluster: expected local, or an address"):
+            run_sweep(spec_of(tmp_path, GRID), tmp_path / "store", cluster=address)
 
 
 def test_a_lost_scheduler_is_an_error_and_no_failed_point(many, tmp_path, monkeypatch):

@@ -6,8 +6,10 @@ a point that kills its worker when it runs alone (on a cluster: again and again)
 
 from __future__ import annotations
 
+import logging
 import math
 import queue
+import re
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -27,6 +29,9 @@ __all__ = ["Executor", "open_executor"]
 AHEAD, CLUSTER_AHEAD = 2, 4
 #: how long to wait for the scheduler, and for its first worker; how often to look whether it is still there [s]
 CONNECT_S, CHECK_S = 30.0, 5.0
+#: how long a scheduler that is gone may hold up the end [s]
+CLOSE_S = 5.0
+ADDRESS = re.compile(r"(tcp|tls|ws|wss|ucx)://(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):[0-9]{1,5}")
 LOST = "--cluster: expected the Dask scheduler at {} until the end, lost it; finished points are kept"
 
 
@@ -147,17 +152,24 @@ def _dask(context: Context, jobs: int, address: str) -> Iterator[Executor]:
         import distributed
     except ImportError:
         raise UserError("--cluster: expected Dask (pip install 'sparsesim[cluster]'), found none") from None
+    log = logging.getLogger("distributed.client")
+    level = log.level
     with ExitStack() as stack:
+        log.setLevel(logging.CRITICAL)  # a lost scheduler is our error line, not its traceback
+        stack.callback(log.setLevel, level)
         if address == "local":
             # a task leaves nothing on a worker that the disk would be needed for
             local = distributed.LocalCluster(
                 n_workers=jobs, threads_per_worker=1, dashboard_address="127.0.0.1:0", host="127.0.0.1", silence_logs=50
             )
             address = stack.enter_context(local).scheduler_address
+        elif not ADDRESS.fullmatch(address):
+            raise UserError(f"--cluster: expected local, or an address such as tcp://host:8786, found {address!r}")
         try:
-            client = stack.enter_context(distributed.Client(address, timeout=CONNECT_S, set_as_default=False))
+            client = distributed.Client(address, timeout=CONNECT_S, set_as_default=False)
         except (OSError, ValueError, TypeError) as err:
             raise UserError(f"--cluster: expected a Dask scheduler at {address}, found none: {err}") from None
+        stack.callback(client.close, timeout=CLOSE_S)
         yield _Dask(client, context)
 
 
@@ -213,7 +225,7 @@ class _Dask:
         while not found:
             with suppress(queue.Empty):
                 found.append(self._done.get(timeout=CHECK_S))
-            if self._client.status not in ("running", "connecting"):
+            if self._client.status != "running":  # even if it came back, it would not know the tasks
                 raise UserError(LOST.format(self._address))
         while not self._done.empty():
             found.append(self._done.get())

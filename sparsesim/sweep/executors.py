@@ -206,8 +206,14 @@ class _Dask:
             raise UserError(f"--cluster: expected workers with model {context.model}, found {', '.join(odd)}")
         client.register_plugin(_context_plugin(context))
 
+    def _check(self) -> None:
+        """Raise `UserError` if the scheduler is gone: even if it came back, it would not know the tasks."""
+        if self._client.status != "running":
+            raise UserError(LOST.format(self._address))
+
     @property
     def slots(self) -> int:
+        self._check()
         now = time.monotonic()
         if now - self._counted > CHECK_S:  # workers come and go; to ask takes the scheduler's time
             workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
@@ -225,8 +231,7 @@ class _Dask:
         while not found:
             with suppress(queue.Empty):
                 found.append(self._done.get(timeout=CHECK_S))
-            if self._client.status != "running":  # even if it came back, it would not know the tasks
-                raise UserError(LOST.format(self._address))
+            self._check()
         while not self._done.empty():
             found.append(self._done.get())
         if any(future.cancelled() for _, future in found):

@@ -308,6 +308,19 @@ def test_a_setting_equal_to_the_boards_own_is_no_change(tmp_path):
     assert point_of(spec, Design(spec).settings(0)).changes == {}
 
 
+def test_the_baseline_is_a_setting(tmp_path):
+    text = GRID.replace('["2:4", "2:8"]', '["2:4"]').replace("[256, 512]", "[2048]")
+    text = text.replace('stack = ["cublaslt", "cusparselt"]', 'baseline = ["heuristic", "search"]')
+    assert run_sweep(spec_of(tmp_path, text), tmp_path / "store").failed == 0
+    rows = open_store(tmp_path / "store").table().to_pylist()
+    for row in rows:
+        gpu = edited(
+            ss.load_gpu(row["gpu"]), {"sm.count": row["sm_count"], "dram.bytes_per_s": row["dram_bytes_per_s"]}
+        )
+        result = ss.simulate_gemm(gpu, 2048, 256, 256, baseline=row["baseline"])
+        assert (row["time_us"], row["dense_time_us"]) == (result.time_us, result.dense_time_us)
+
+
 def test_factors_that_give_one_count_are_one_board(tmp_path):
     text = """
     [fixed]

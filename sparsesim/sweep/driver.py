@@ -38,6 +38,7 @@ OPEN_PARTS = 4
 DEFAULTS: dict[str, Any] = {
     "dtype": None,
     "stack": "cusparselt",
+    "baseline": None,
     "timing": "kernel",
     "l2": "rotating",
     "clock": "free",
@@ -262,6 +263,7 @@ def point_of(spec: SweepSpec, settings: Mapping[str, Any]) -> Point:
         changes=changed(spec.bases[given["gpu"]], values, factors),
         work=work,
         stack=given["stack"],
+        baseline=given["baseline"],
         protocol=Protocol.parse(given["timing"], given["l2"], given["clock"]),
         streams=given["streams"],
         graph=given["graph"] or given["timing"] == "graph",

@@ -11,7 +11,7 @@ import json
 import math
 import threading
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from sparsesim.device.simulate import LaunchResult
@@ -74,6 +74,7 @@ class Point:
     work: Workload | Gemm
     stack: str
     protocol: Protocol
+    baseline: str | None = None
     streams: int = 1
     graph: bool = False
     repeats: int = 1
@@ -173,8 +174,9 @@ class SharedTimes(MutableMapping[tuple[object, ...], tuple[float, LaunchResult]]
 def encode(value: tuple[float, LaunchResult]) -> str:
     """A timed launch as JSON; floats keep every bit."""
     seconds, launch = value
-    data = asdict(launch)
-    del data["timeline"]
+    # what takes no part in comparisons is a recording, which sweeps do not make
+    compared = {item.name for item in fields(launch) if item.compare}
+    data = {name: value for name, value in asdict(launch).items() if name in compared}
     return json.dumps([seconds, data], default=float)
 
 
@@ -186,8 +188,8 @@ def decode(text: str) -> tuple[float, LaunchResult]:
     return seconds, LaunchResult(kernel=Kernel(**kernel), **data)
 
 
-def _simulator(gpu: GpuSpec, stack: str, planning: bool = False) -> tuple[Simulator, SharedTimes]:
-    simulator = Simulator(gpu, stack)
+def _simulator(gpu: GpuSpec, point: Point, planning: bool = False) -> tuple[Simulator, SharedTimes]:
+    simulator = Simulator(gpu, point.stack, point.baseline)
     times = SharedTimes(gpu, simulator.stack.name, simulator.stack.dense_stack, planning)
     simulator.remember(times)
     return simulator, times
@@ -201,9 +203,9 @@ class Planner:
 
     def needs(self, gpu: GpuSpec, point: Point) -> frozenset[str]:
         """Addresses of the point's sub-problems."""
-        key = (gpu, point.stack)
+        key = (gpu, point.stack, point.baseline)
         if self._last[0] != key:
-            self._last = key, _simulator(gpu, point.stack, planning=True)[0]
+            self._last = key, _simulator(gpu, point, planning=True)[0]
         simulator = self._last[1]
         assert simulator is not None
         return frozenset(needs(simulator, point.ops, point.op_protocol))
@@ -255,11 +257,11 @@ def evaluate(task: Task) -> Outcome:
     context = _shared[task.model]
     point = task.point
     try:
-        board = (id(context), point.base, repr(sorted(point.changes.items())), point.stack)
+        board = (id(context), point.base, repr(sorted(point.changes.items())), point.stack, point.baseline)
         if _worker.board != board or len(_worker.times) > MOST_TIMES:
             _worker.board = None
             _worker.gpu = edited(context.bases[point.base], point.changes)
-            _worker.simulator, _worker.times = _simulator(_worker.gpu, point.stack)
+            _worker.simulator, _worker.times = _simulator(_worker.gpu, point)
             _worker.board = board
         _worker.times.learn(task.known)
         outputs = _outputs(_worker.simulator, point)

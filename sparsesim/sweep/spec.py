@@ -16,6 +16,7 @@ from typing import Any
 
 from sparsesim.errors import ProblemList, UserError, nearest
 from sparsesim.hardware import GpuSpec, load_gpu
+from sparsesim.lowering import POLICIES
 from sparsesim.protocol import Protocol
 from sparsesim.sparsity import Pattern
 from sparsesim.stacks import STACKS
@@ -40,6 +41,7 @@ SETTINGS = {
     "dtype": "string",
     "pattern": "string",
     "stack": "string",
+    "baseline": "string",
     "timing": "string",
     "l2": "string",
     "clock": "string",
@@ -428,7 +430,7 @@ class _Reader:
         except UserError as err:
             for line in err.problems:
                 self.problems.add_line(f"{self.problems.where}: {where}: {line}")
-        valid: tuple[str, ...] = {"stack": tuple(STACKS), "dtype": tuple(DTYPES)}.get(name, ())
+        valid: tuple[str, ...] = {"stack": tuple(STACKS), "dtype": tuple(DTYPES), "baseline": POLICIES}.get(name, ())
         if valid and value not in valid:
             self.problems.add(where, f"one of {', '.join(valid)}{nearest(value, valid)}", value)
 

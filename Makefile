@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 FIGURES := out/figures
 
-.PHONY: demo test lint bench figures accuracy serving models clean
+.PHONY: demo test lint bench figures sweep accuracy serving models clean
 
 demo: $(STAMP)
 	@echo "Llama-3.1-8B, 2048 prompt tokens, 2:4 weights, on an A100 PCIe:"
@@ -19,6 +19,10 @@ figures: $(STAMP)
 
 models: $(STAMP)
 	$(BIN)/python tests/make_models.py out/models
+
+sweep: $(STAMP)
+	$(BIN)/sparsesim sweep sweeps/a100_designs.toml --out out/a100_designs
+	$(BIN)/python plots/design_sweep.py --store out/a100_designs --out $(FIGURES)
 
 test: lint
 	$(BIN)/python -m pytest

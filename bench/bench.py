@@ -11,6 +11,8 @@ import sys
 import time
 from collections.abc import Callable
 
+import history
+
 from sparsesim.device import twin
 from sparsesim.device.build import Shape, build
 from sparsesim.device.engine import Stat, allocate, run
@@ -83,9 +85,18 @@ def main() -> None:
     seconds = best(lambda: subprocess.run(start, check=True, capture_output=True), 2)
     rows.append(("start of `sparsesim gemm`, second process", seconds, "target 2 s"))
 
+    def python(*arguments: str) -> Callable[[], object]:
+        return lambda: subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+
+    rows.append(("import sparsesim, new process", best(python("-c", "import sparsesim"), 5), "target 0.3 s"))
+    rows.append(("sparsesim --help, new process", best(python("-m", "sparsesim", "--help"), 5), "target 0.4 s"))
+
+    changes = history.append({name: value for name, value, _ in rows})
     width = max(len(name) for name, _, _ in rows)
     for name, value, note in rows:
-        print(f"{name:<{width}}  {value:9.3f}  {note}")
+        change = f"{changes[name]:6.2f} x last run" if name in changes else ""
+        print(f"{name:<{width}}  {value:9.3f}  {note:<20}  {change}")
+    print(f"\nadded to {history.HISTORY.name}, {len(history.read())} runs")
 
 
 if __name__ == "__main__":

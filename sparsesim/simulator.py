@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from dataclasses import replace
 from typing import Any
 
@@ -60,7 +60,11 @@ class Simulator:
         self.device = Device(gpu, memory=memory)
         self.library = Library(self.device)
         self._gpu_hash = config_hash(gpu)
-        self._timed: dict[tuple[object, ...], tuple[float, LaunchResult]] = {}
+        self._timed: MutableMapping[tuple[object, ...], tuple[float, LaunchResult]] = {}
+
+    def remember(self, times: MutableMapping[tuple[object, ...], tuple[float, LaunchResult]]) -> None:
+        """Keep timed sub-problems in `times`, which others can share, instead of in a dictionary of its own."""
+        self._timed = times
 
     def time_dense(self, op: Gemm, protocol: Protocol, policy: str | None = None) -> tuple[float, LaunchResult]:
         """(seconds as the protocol reports, launch) of `op` on the dense path."""

@@ -48,6 +48,7 @@ LAYERS = (
     "calibrate",
     "scenarios",
     "figures",
+    "sweep",
     "api",
     "studies",
     "cli",
@@ -59,11 +60,11 @@ HOMES = {
     "numba": ("device/engine.py",),
     "simpy": ("runtime.py", "device/twin.py", "serving/engine.py"),
     "matplotlib": ("figures",),
-    "pydantic": ("hardware/",),
+    "pydantic": ("hardware/", "sweep/parameters.py"),
     "pydantic_core": ("hardware/",),
     "typer": ("cli/", "__main__.py"),
     "rich": ("cli/",),
-    "torch": ("backends/",),
+    "torch": ("backends/", "importers/"),
     "pynvml": ("backends/",),
 }
 

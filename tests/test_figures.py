@@ -24,8 +24,10 @@ from sparsesim.chrometrace import lanes
 from sparsesim.device.engine import OWNERS
 from sparsesim.device.simulate import LaunchResult
 from sparsesim.figures import (
+    DesignPanel,
     SpeedupCurve,
     draw_accounting,
+    draw_designs,
     draw_roofline,
     draw_speedup,
     draw_timeline,
@@ -366,8 +368,35 @@ def test_script_writes_where_it_is_told(
 
 
 def test_make_all_knows_every_script(script: Callable[[str], ModuleType]) -> None:
-    modules = {"make_all", "measured_points", "expanded_points", "script"}
+    # the last draws a store
+    modules = {"make_all", "measured_points", "expanded_points", "script", "design_sweep"}
     assert set(script("make_all").SCRIPTS) == {path.stem for path in PLOTS.glob("*.py")} - modules == set(TINY)
+
+
+def test_designs_show_the_front_and_the_board_as_it_is() -> None:
+    cost, values = [0.8, 1.0, 1.2], [1.2, 1.1, 1.5]
+    panel = DesignPanel("over dense", "speedup, ×", values, [True, False, True], 1.3)
+    figure = draw_designs(cost, "area, ×", [0.5, 1.0, 2.0], "bandwidth, ×", [panel, panel], "Three designs", "made up")
+    _, labels = checked(figure)
+    assert labels == ["front", "board as it is"]
+    lines = {line.get_label(): line for line in figure.axes[0].lines}
+    assert list(np.asarray(lines["front"].get_xdata())) == [0.8, 1.2]
+    assert list(np.asarray(lines["board as it is"].get_ydata())) == [1.3]
+    offsets = np.asarray(figure.axes[0].collections[0].get_offsets())
+    assert np.allclose(offsets, np.column_stack([cost, values]))
+    with pytest.raises(ValueError, match="a value for every point"):
+        draw_designs([1.0], "x", [1.0], "y", [panel], "title", "context")
+
+
+def test_design_sweep_draws_a_store(script: Callable[[str], ModuleType], tmp_path: Path) -> None:
+    from sparsesim.sweep.driver import run_sweep
+    from sparsesim.sweep.spec import read_spec
+
+    text = (PLOTS.parent / "sweeps" / "a100_designs.toml").read_text().replace("points = 1000", "points = 3")
+    file = tmp_path / "designs.toml"
+    file.write_text(text.replace("llama-3.1-8b", "llama-3.2-1b").replace("prefill", "decode").replace("512", "8"))
+    run_sweep(read_spec(file), tmp_path / "store")
+    checked(script("design_sweep").draw(tmp_path / "store"))
 
 
 def test_measured_points(script: Callable[[str], ModuleType]) -> None:

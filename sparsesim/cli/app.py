@@ -18,8 +18,11 @@ from sparsesim.cli import (
     imports,
     measure,
     microbench,
+    optimise,
+    query,
     serve,
     simulate,
+    sweep,
     timeline,
     validate,
     whatif,
@@ -55,8 +58,8 @@ def root(
 
 
 MODULES = (
-    gemm, simulate, explain, whatif, timeline, serve, imports, audit, validate, measure, microbench, calibrate,
-    check, gate, catalogue,
+    gemm, simulate, explain, whatif, timeline, sweep, query, optimise, serve, gate, imports, audit, validate, measure,
+    microbench, calibrate, check, catalogue,
 )  # fmt: skip
 for module in MODULES:
     module.register(app)

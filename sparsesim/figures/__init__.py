@@ -6,6 +6,7 @@ writes a figure as PNG.
 """
 
 from sparsesim.figures.accounting import draw_accounting
+from sparsesim.figures.designs import DesignPanel, draw_designs
 from sparsesim.figures.maps import draw_breakeven, draw_expansion, draw_patterns
 from sparsesim.figures.roofline import draw_roofline
 from sparsesim.figures.speedup import SpeedupCurve, draw_speedup
@@ -16,9 +17,11 @@ from sparsesim.figures.waterfall import draw_waterfall
 from sparsesim.figures.whatif import draw_tornado, draw_whatif
 
 __all__ = [
+    "DesignPanel",
     "SpeedupCurve",
     "draw_accounting",
     "draw_breakeven",
+    "draw_designs",
     "draw_expansion",
     "draw_patterns",
     "draw_roofline",

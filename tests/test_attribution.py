@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -443,3 +445,22 @@ def test_workload_does_not_depend_on_order_and_one_op_is_itself(attributor: Attr
         assert alone.shares[name] == pytest.approx(base.shares[name], abs=1e-12)
     with pytest.raises(ValueError, match="at least one op"):
         attribute_workload(attributor.simulator, [])
+
+
+def test_the_worked_example_of_the_page_can_be_recomputed() -> None:
+    page = (Path(__file__).resolve().parent.parent / "docs" / "attribution.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([01]) \| ([01]) \| ([01]) \| ([0-9.]+) \| ([0-9.]+) \| ([0-9.]+) \|$", page, re.MULTILINE)
+    assert len(rows) == 8
+    values = np.zeros(8)
+    protocol = Protocol("stream", "warm")
+    op = Gemm("op", 4096, 4096, 4096, dtype="bf16", pattern="2:4")
+    result = attribute_gemm(Simulator(load_gpu("h100_pcie"), baseline="search"), op, protocol)
+    rest = [name for name in result.shares if name not in ("power", "operand")]
+    for power, operand, others, dense_us, sparse_us, log in rows:
+        names = ["power"] * int(power) + ["operand"] * int(operand) + rest * int(others)
+        assert result.idealised(names) == pytest.approx((float(dense_us), float(sparse_us)), abs=0.06)
+        assert math.log(float(dense_us) / float(sparse_us)) == pytest.approx(float(log), abs=1e-3)
+        values[int(power) + 2 * int(operand) + 4 * int(others)] = float(log)
+    for name, share in zip(("power", "operand", "rest"), shapley(values), strict=True):
+        (stated,) = re.findall(rf"^    {name} +=.* = ([+−][0-9.]+)$", page, re.MULTILINE)
+        assert share == pytest.approx(float(stated.replace("−", "-")), abs=1e-4)

@@ -154,9 +154,11 @@ class Library:
         if not scored:
             raise NoKernelError(f"no {'sparse' if sparse else 'dense'} kernel for {operands.dtype} fits on {gpu.name}")
         scored.sort(key=lambda item: item[:2])
-        if policy == "heuristic" and scored[0][2].persistent:
-            # of kernels that promise the same, as where DRAM is the bound, the largest tile
-            level = [kernel for cycles, _, kernel in scored if cycles <= scored[0][0] * LEVEL]
-            return [max(level, key=lambda kernel: (kernel.tile_m * kernel.tile_n, -kernel.split_k))]
+        # of kernels that promise the same, as where DRAM is the bound, a persistent library takes the largest tile
+        level = [kernel for cycles, _, kernel in scored if cycles <= scored[0][0] * LEVEL and kernel.persistent]
+        largest = max(level, key=lambda kernel: (kernel.tile_m * kernel.tile_n, -kernel.split_k), default=scored[0][2])
+        if policy == "heuristic":
+            return [largest]
         limit = scored[0][0] * SEARCH_MARGIN
-        return [kernel for cycles, _, kernel in scored[:SEARCH_LIMIT] if cycles <= limit]
+        best = [kernel for cycles, _, kernel in scored[:SEARCH_LIMIT] if cycles <= limit]
+        return best if largest in best else [*best, largest]

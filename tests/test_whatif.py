@@ -264,7 +264,7 @@ def test_equal_scenarios_run_once_and_equal_launches_are_shared(
     # a stream gap changes no launch: the second simulator finds all of them in the shared memory
     memory: dict[tuple[object, ...], object] = {}
     for case in (scenario, slower):
-        simulator = Simulator(case.gpu, case.stack, memory)
+        simulator = Simulator(case.gpu, case.stack, memory=memory)
         simulator.gemm(case.op, case.protocol)
         runs = simulator.device.runs + simulator.library._scout.runs
         assert (runs > 0) == (case is scenario)

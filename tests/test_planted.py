@@ -1,8 +1,8 @@
-"""Causes that are known because they were planted: each must come out first, with the share that its making implies.
+"""Causes that are known because they were planted: each must come out first, with at least a stated share.
 
-A case edits a board so that one mechanism limits the sparse run, on a shape where nothing else costs much. What the
-construction implies is a bound: a decoder at a quarter of the rate that feeds the datapath quadruples the sparse time,
-so that all but the other small losses of ln 2 go to it. Causes that cannot matter on a case must have share 0.
+A case edits a board so that one mechanism limits the sparse run, on a shape where nothing else costs much. The least
+share of a case is chosen well below what its construction costs; it is not derived from it. Causes that cannot matter
+on a case must have share 0. Not planted yet: waves, residency, tile, conversion, a pipeline of one stage.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 A case edits a board so that one mechanism limits the sparse run. Its *twin* is the same run without the plant. What the
 plant costs, ln(S of the twin / S of the case) in two plain simulations on the same kernels, is the least that the share
-may be: the share is the mean of that cost over all sets of other causes idealised, and the fewer other limits there are,
-the more a limit costs. Where a loss needs two mechanisms (metadata bytes are free unless a memory is slow), both share
-it: `joint` names them. Causes that cannot matter on a case must have share 0.
+may be: the share is the mean of that cost over all sets of other causes idealised, and the fewer other limits there
+are, the more a limit costs. Where a loss needs two mechanisms (metadata bytes are free unless a memory is slow), both
+share it: `joint` names them. Causes that cannot matter on a case must have share 0.
 """
 
 from __future__ import annotations
@@ -313,7 +313,7 @@ def test_a_part_without_a_sparse_datapath_runs_dense_and_says_so() -> None:
 def test_a_dense_heuristic_that_picks_badly_is_named_as_the_baselines_weakness(
     gpu: str, shape: tuple[int, int, int]
 ) -> None:
-    """A bad dense tile makes the speedup look better: the only large negative share, whose cost fades with idealising."""
+    """A bad dense tile makes the speedup look better: the largest negative share; it fades with idealising."""
     op = Gemm("op", *shape, dtype="f16", pattern="2:4")
     simulator = Simulator(load_gpu(gpu), baseline="heuristic")
     result = attribute_gemm(simulator, op)
@@ -323,4 +323,4 @@ def test_a_dense_heuristic_that_picks_badly_is_named_as_the_baselines_weakness(
     assert implied > 0.1
     assert min(result.shares, key=result.shares.__getitem__) == "tile"
     assert -implied <= result.shares["tile"] <= -implied / 4.0
-    assert any(note.startswith("tile") for note in share_notes(result.shares))
+    assert any(note.startswith("tile") for note in share_notes(result.shares, result.gap))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         simulate_gemm,
         simulate_workload,
         validate_files,
+        workload_counters,
     )
     from sparsesim.errors import UserError
     from sparsesim.hardware import GpuSpec, gpu_names, load_gpu
@@ -58,6 +59,7 @@ __all__ = [
     "validate_files",
     "validate_serving",
     "whatif",
+    "workload_counters",
     "workload_names",
 ]
 
@@ -88,6 +90,7 @@ _HOMES = {
     "validate_files": "api",
     "validate_serving": "serving.api",
     "whatif": "studies",
+    "workload_counters": "api",
     "workload_names": "workload",
 }
 

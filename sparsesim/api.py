@@ -27,6 +27,7 @@ from sparsesim.workload.ops import issue_line
 if TYPE_CHECKING:
     from sparsesim.attribution import Attribution, WorkloadAttribution
     from sparsesim.audit import Audit
+    from sparsesim.counters import Counters
     from sparsesim.results_workload import WorkloadResult
     from sparsesim.validate import Validation
 
@@ -40,6 +41,7 @@ __all__ = [
     "simulate_gemm",
     "simulate_workload",
     "validate_files",
+    "workload_counters",
 ]
 
 #: the stack that has a sparse path
@@ -222,6 +224,36 @@ def explain_workload(
         gpu, workload, tokens, phase, dtype, pattern, stack, timing, l2, clock, baseline
     )
     return attribute_workload(simulator, loaded, protocol, progress=progress)
+
+
+def workload_counters(
+    result: WorkloadResult,
+    gpu: str | Path | GpuSpec,
+    stack: str | Stack | None = None,
+    dtype: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Counters:
+    """Count fallbacks, conversions, metadata, tensor-core use and precision of what `simulate_workload` returned.
+
+    Parameters
+    ----------
+    result : WorkloadResult
+    gpu, stack
+        Those that it ran on.
+    dtype : str, optional
+        That the caller asked for instead of the workload's.
+    progress : callable, optional
+        Called as progress(done, total) after each op.
+
+    Raises
+    ------
+    UserError
+        GPU or stack are unknown.
+    """
+    from sparsesim.counters import count
+
+    chosen = stack if isinstance(stack, Stack) else get_stack(stack or DEFAULT_STACK)
+    return count(result, resolve_gpu(gpu), chosen, dtype, progress)
 
 
 def validate_files(

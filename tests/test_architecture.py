@@ -34,6 +34,7 @@ LAYERS = (
     "runtime",
     "chrometrace",
     "attribution",
+    "counters",
     "measured",
     "measure",
     "backends",

@@ -8,7 +8,7 @@ has its source (``sparsesim check``), and so has every rule of a stack (``sparse
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sparsesim.attribution import Attribution, WorkloadAttribution
     from sparsesim.audit import Audit
     from sparsesim.counters import Counters
+    from sparsesim.report import Report
     from sparsesim.results_workload import WorkloadResult
     from sparsesim.validate import Validation
 
@@ -37,6 +38,7 @@ __all__ = [
     "explain_gemm",
     "explain_workload",
     "import_file",
+    "report_workload",
     "resolve_gpu",
     "simulate_gemm",
     "simulate_workload",
@@ -254,6 +256,73 @@ def workload_counters(
 
     chosen = stack if isinstance(stack, Stack) else get_stack(stack or DEFAULT_STACK)
     return count(result, resolve_gpu(gpu), chosen, dtype, progress)
+
+
+def report_workload(
+    gpu: str | Path | GpuSpec,
+    workload: str | Path | Workload | Iterable[Gemm],
+    tokens: int | None = None,
+    phase: str | None = None,
+    dtype: str | None = None,
+    pattern: str | None = None,
+    stack: str | Stack | None = None,
+    timing: str = "kernel",
+    l2: str = "rotating",
+    clock: str = "free",
+    dims: Mapping[str, int] | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+    baseline: str | None = None,
+) -> Report:
+    """Simulate a workload and report on it: answer, layers, losses, fallbacks and what mending them brings.
+
+    Parameters
+    ----------
+    gpu, stack, timing, l2, clock, baseline
+        As for `simulate_workload`.
+    workload : str, Path, Workload or iterable of Gemm
+        As for `simulate_workload`, or a file that `import_file` reads: config.json, ONNX, safetensors, a trace.
+    tokens, phase, dtype, pattern
+        As for `simulate_workload`; of a foreign file, tokens and phase only where its format has them.
+    dims : mapping, optional
+        Sizes of dynamic dimensions of a foreign file, as for `import_file`.
+    progress : callable, optional
+        Called as progress(step, done, total).
+
+    Returns
+    -------
+    Report
+        `sparsesim.report.html` and `sparsesim.report.markdown` render it, `Report.to_dict` is its plain form.
+
+    Raises
+    ------
+    UserError, NoKernelError
+        As `simulate_workload` and `import_file`.
+    """
+    from sparsesim.report.build import build_report
+    from sparsesim.report.commands import Source
+    from sparsesim.report.foreign import load_any
+
+    problems = _Gather()
+    form = ""
+    notes: tuple[str, ...] = ()
+    with problems:
+        spec = resolve_gpu(gpu)
+    with problems:
+        if isinstance(workload, str | Path):
+            loaded, form, notes = load_any(workload, tokens, phase, dtype, pattern, dims)
+        else:
+            loaded = _workload(workload, tokens, phase, dtype, pattern)
+    with problems:
+        chosen = stack if isinstance(stack, Stack) else get_stack(stack or DEFAULT_STACK)
+    with problems:
+        protocol = Protocol.parse(timing, l2, clock)
+    problems.raise_if_any()
+    source = Source(
+        str(workload) if isinstance(workload, str | Path) else loaded.name,
+        str(gpu) if isinstance(gpu, str | Path) else spec.name,
+        form, tokens, phase, dtype, pattern, tuple((dims or {}).items()), chosen.name, timing, l2, clock, baseline,
+    )  # fmt: skip
+    return build_report(Simulator(spec, chosen, baseline), loaded, protocol, source, notes, progress)
 
 
 def validate_files(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparsesim.cli import options as opt
-from sparsesim.cli.imports import amount
 from sparsesim.cli.output import JsonTarget, add_row, percent, progress, say, show_table, show_time, table
+from sparsesim.wording import amount
 
 if TYPE_CHECKING:
     from sparsesim.counters import Counters

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from sparsesim.attribution import WorkloadAttribution, attribute_workload, cause
+from sparsesim.attribution.result import share_notes
 from sparsesim.confidence import speedup_interval
 from sparsesim.counters import count
 from sparsesim.impact import Impact, fallback_impact
@@ -25,7 +26,7 @@ from sparsesim.workload.ops import MAX_DIM
 __all__ = ["MOST_SHAPES", "build_report"]
 
 #: distinct launches whose losses are attributed, those with most kernel time first; each takes about a second
-MOST_SHAPES = 40
+MOST_SHAPES = 24
 #: kinds of other ops that are listed
 MOST_OTHERS = 20
 
@@ -77,7 +78,7 @@ def build_report(
         layers=tuple(_layers(result)),
         losses={
             "promised": losses.nominal_speedup, "delivered": losses.speedup, "lost_us": losses.total_lost_us,
-            "time_us": losses.time_us, "coverage": covered, "shapes": len(chosen), "notes": losses.notes(),
+            "time_us": losses.time_us, "coverage": covered, "shapes": len(chosen), "notes": share_notes({}, losses.gap),
         },
         causes=tuple(_causes(losses)),
         impact=impact.to_dict(),

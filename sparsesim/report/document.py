@@ -94,6 +94,18 @@ class Report:
     schema: str = field(default=SCHEMA)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        data = asdict(self)
-        return {"schema": data.pop("schema"), **data}
+        """Plain data; what is plain already is shared, for the counters of a long trace are large."""
+        return {
+            "schema": self.schema,
+            "title": self.title,
+            "answer": asdict(self.answer),
+            "layers": [asdict(layer) for layer in self.layers],
+            "losses": self.losses,
+            "causes": [asdict(step) for step in self.causes],
+            "impact": self.impact,
+            "counters": self.counters,
+            "others": list(self.others),
+            "provenance": self.provenance,
+            "commands": self.commands,
+            "notes": list(self.notes),
+        }

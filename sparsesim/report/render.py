@@ -25,6 +25,8 @@ __all__ = ["MOST_ROWS", "cell", "html", "markdown"]
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 #: rows of a table on the page; the JSON form has all
 MOST_ROWS = 1000
+#: share [ln] below which a cause is not worth a line; the JSON form has it
+LEAST_SHARE = 5e-5
 
 
 def html(report: Report) -> str:
@@ -62,7 +64,13 @@ def _render(name: str, report: Report, **more: Any) -> str:
         report=report,
         bars=bars,
         unit=unit,
-        steps=list(zip(report.causes, cause_bars(report.causes, losses["promised"], losses["delivered"]), strict=True)),
+        steps=[
+            (step, bar)
+            for step, bar in zip(
+                report.causes, cause_bars(report.causes, losses["promised"], losses["delivered"]), strict=True
+            )
+            if abs(step.share_ln) >= LEAST_SHARE
+        ],
         layers=report.layers[:MOST_ROWS],
         hidden_layers=len(report.layers) - MOST_ROWS,
         states=_distinct([layer.state for layer in report.layers]),

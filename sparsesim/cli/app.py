@@ -20,6 +20,7 @@ from sparsesim.cli import (
     microbench,
     optimise,
     query,
+    report,
     serve,
     simulate,
     sweep,
@@ -58,8 +59,8 @@ def root(
 
 
 MODULES = (
-    gemm, simulate, explain, whatif, timeline, sweep, query, optimise, serve, gate, imports, audit, validate, measure,
-    microbench, calibrate, check, catalogue,
+    gemm, simulate, explain, report, whatif, timeline, sweep, query, optimise, serve, gate, imports, audit, validate,
+    measure, microbench, calibrate, check, catalogue,
 )  # fmt: skip
 for module in MODULES:
     module.register(app)

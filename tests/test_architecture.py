@@ -47,6 +47,7 @@ LAYERS = (
     "gates",
     "calibrate",
     "scenarios",
+    "diagnose",
     "figures",
     "sweep",
     "api",
@@ -60,16 +61,17 @@ HOMES = {
     "numba": ("device/engine.py",),
     "simpy": ("runtime.py", "device/twin.py", "serving/engine.py"),
     "matplotlib": ("figures",),
-    "pydantic": ("hardware/", "sweep/parameters.py"),
+    "pydantic": ("hardware/", "sweep/parameters.py", "diagnose/fields.py"),
     "pydantic_core": ("hardware/",),
     "typer": ("cli/", "__main__.py"),
     "rich": ("cli/",),
+    "jinja2": ("diagnose/page.py",),
     "torch": ("backends/", "importers/"),
     "pynvml": ("backends/",),
 }
 
 #: libraries that every installation has; others are optional, and imported by the function that needs them
-REQUIRED = {*HOMES, "numpy", "sparsesim"} - {"torch", "pynvml"}
+REQUIRED = {*HOMES, "numpy", "sparsesim"} - {"torch", "pynvml", "jinja2"}
 
 MAX_LINES = 600
 #: Numba's disk cache does not notice an edit in another file, so all jitted code is in one

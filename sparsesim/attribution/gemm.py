@@ -52,7 +52,8 @@ class Attributor:
 
     def __init__(self, simulator: Simulator, step_budget: int = STEP_BUDGET) -> None:
         self.simulator = simulator
-        self._device = Device(simulator.gpu, step_budget, MIN_WAVES)
+        # launches are known by their numbers and by this budget: simulators that share theirs share these, too
+        self._device = Device(simulator.gpu, step_budget, MIN_WAVES, memory=simulator.device.memory)
         self._launches: dict[tuple[object, ...], tuple[LaunchTimes, np.ndarray]] = {}
         self._known: dict[tuple[Gemm, Protocol], Attribution] = {}
 

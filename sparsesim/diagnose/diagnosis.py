@@ -12,7 +12,7 @@ from sparsesim._version import __version__
 from sparsesim.diagnose.attribute import MATERIAL, Attributed, attribute_changes
 from sparsesim.diagnose.cause import QualityCause, quality_causes, where_it_is
 from sparsesim.diagnose.changes import Change, aligned, apply, find_changes
-from sparsesim.diagnose.decision import Decision, Figure, decide
+from sparsesim.diagnose.decision import Decision, Figure, buys_nothing, decide
 from sparsesim.diagnose.fixes import Fix, find_fixes, subjects_of
 from sparsesim.diagnose.mechanism import Mechanism, MechanismFinder, class_of, meaning_of
 from sparsesim.diagnose.owners import Owners
@@ -27,7 +27,7 @@ __all__ = ["Diagnosis", "FirstCause", "Settings", "diagnose"]
 
 #: relative difference of two simulations of the same inputs
 SAME = 1e-6
-NOT_MODELLED = "not modelled"
+NOT_MODELLED, NOT_ATTRIBUTED = "not modelled", "not attributed"
 #: throughput leads where it lost so many times what speedup lost: of like losses, speedup is what was promised
 MORE = 1.1
 
@@ -253,11 +253,11 @@ def diagnose(
         causes = [named, *causes] if bad[0].severity > beyond or not causes else [causes[0], named, *causes[1:]]
     fixes = []
     if causes:
-        subjects = [f"mechanism:{causes[0].mechanism}", f"class:{causes[0].mechanism_class}"]
+        subjects = (f"mechanism:{causes[0].mechanism}", f"class:{causes[0].mechanism_class}")
         mends = {item.change: item.loss for item in of_quality if item.change is not None and item.loss > 0}
-        fixes = find_fixes(evaluator, base, candidate, found, effect, owners, subjects, mends)
+        fixes = find_fixes(evaluator, base, candidate, found, effect, owners, {causes[0].id: subjects}, mends)
     decision = decide(figures, drifts, fixes)
-    notes += _hidden(found, effect, lost)
+    notes += [*_hidden(found, effect, lost), *_baseline(figures)]
     return Diagnosis(
         base=base, candidate=candidate, outcomes=outcomes, figures=figures, effect=effect, found=found,
         unexplained=unexplained, first=causes[0] if causes else None, causes=tuple(causes),
@@ -315,7 +315,7 @@ def _figures(
 def _leading(figures: Sequence[Figure]) -> str:
     """The figure that lost most: speedup or throughput, the share of the promise only where neither lost anything."""
     speedup, throughput, delivered = figures
-    if min(speedup.change, throughput.change) > -MATERIAL and delivered.change <= -MATERIAL:
+    if buys_nothing(figures):
         return delivered.id
     return throughput.id if throughput.change < MORE * min(speedup.change, 0.0) - 1e-9 else speedup.id
 
@@ -354,7 +354,7 @@ def _causes(
         if share > -MATERIAL:
             continue
         first = not causes and mechanisms and mechanisms[0].change < 0
-        name = mechanisms[0].id if first else _likely(change)
+        name = mechanisms[0].id if first else NOT_ATTRIBUTED
         subjects = (f"mechanism:{name}", f"class:{class_of(name)}", *subjects_of(change))
         causes.append(FirstCause(change.id, change.what, change.kind, effect, share, name, owners.of(subjects)))
     if unexplained <= -MATERIAL:
@@ -365,14 +365,6 @@ def _causes(
         causes.append(own)
         causes.sort(key=lambda cause: cause.share)
     return causes
-
-
-def _likely(change: Change) -> str:
-    """The mechanism of a change that was not attributed: only its class is wanted, for its owner."""
-    return {
-        "hardware": "peak", "software": "fallback", "shape": "fallback", "pattern": "promise", "precision": "peak",
-        "protocol": "peak", "launch": "issue of launches", "conversion": "conversion kernels",
-    }[change.kind]  # fmt: skip
 
 
 def _quality_first(
@@ -395,6 +387,17 @@ def _hidden(found: Attributed, effect: str, lost: float) -> list[str]:
         for change, share in found.ranked(effect)
         if share <= -MATERIAL
     ]
+
+
+def _baseline(figures: Sequence[Figure]) -> list[str]:
+    """Speedup and throughput that move apart: the dense baseline moved, too."""
+    speedup, throughput, _ = figures
+    by, of = (f"{100 * math.expm1(f.change):+.1f} %" for f in (throughput, speedup))
+    if speedup.change <= -MATERIAL and throughput.change >= MATERIAL:
+        return [f"throughput {by}, effective speedup {of}: the run is faster, the dense baseline gains more"]
+    if speedup.change >= MATERIAL and throughput.change <= -MATERIAL:
+        return [f"throughput {by}, effective speedup {of}: the run is slower, the dense baseline loses more"]
+    return []
 
 
 def _op_pairs(evaluator: Evaluator, cut: Slice | None) -> tuple[OpPair, ...]:

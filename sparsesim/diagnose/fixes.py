@@ -8,7 +8,7 @@ itself; any other one does the same work, and is judged by the time that it save
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,6 +30,8 @@ MOST_FIXES = 5
 MULTIPLES = (8, 16, 32, 64, 128)
 #: a layer that sparse slows down by less than this is left alone
 SLOWER = 1.005
+#: what owners of fixes against fallback may be found by
+FALLBACK = ("mechanism:fallback", "class:software")
 #: kind of a change → (risk of taking it back, how it is rolled back)
 TAKING_BACK = {
     "hardware": ("needs the base's board or setting back; the model stays as it is", "set the candidate's value again"),
@@ -85,7 +87,6 @@ class _Setting:
     effect: str
     loss: float
     owners: Owners
-    mechanism: str
 
 
 def find_fixes(
@@ -95,7 +96,7 @@ def find_fixes(
     found: Attributed,
     effect: str,
     owners: Owners,
-    mechanisms: Iterable[str] = (),
+    mechanisms: Mapping[str, tuple[str, ...]] | None = None,
     quality: dict[str, float] | None = None,
 ) -> list[Fix]:
     """At most `MOST_FIXES` fixes of the candidate, the one that brings most first.
@@ -103,13 +104,12 @@ def find_fixes(
     Parameters
     ----------
     effect : the figure to mend
-    mechanisms : subjects (``mechanism:…``, ``class:…``) that the owners of all of them may be found by
+    mechanisms : change → subjects (``mechanism:…``, ``class:…``) that the owners of taking it back may be found by
     quality : change → loss of quality that taking it back mends; such fixes come first
     """
     outcome = evaluator.outcome(candidate)
     loss = evaluator.outcome(base).ln[effect] - outcome.ln[effect]
-    setting = _Setting(evaluator, candidate, outcome, effect, loss, owners, "")
-    subjects = tuple(mechanisms)
+    setting = _Setting(evaluator, candidate, outcome, effect, loss, owners)
     changes = found.changes
     quality = quality or {}
     fixes: list[Fix] = []
@@ -117,11 +117,12 @@ def find_fixes(
         rest = [other for other in changes if other is not change]
         if found.shares[effect].get(change.id, 0.0) > -MATERIAL and change.id not in quality:
             continue
+        subjects = (mechanisms or {}).get(change.id, ())
         mended = _take_back(setting, base, change, rest, subjects, quality.get(change.id))
         if mended is not None:
             fixes.append(mended)
     for make in (_pad, _other_stacks, _serve_dense, _graph):
-        fixes += make(setting, subjects)
+        fixes += make(setting)
     kept = [fix for fix in fixes if fix.gain >= MATERIAL or fix.quality_gain]
     # a stack that is the base's is the change taken back
     back = {fix.title for fix in kept if fix.takes_back == "stack"}
@@ -194,7 +195,7 @@ def _with_ops(run: Run, ops: Sequence[Gemm]) -> Run:
     return replace(run, workload=Workload(old.name, old.description, old.source, tuple(ops)))
 
 
-def _pad(setting: _Setting, subjects: tuple[str, ...]) -> list[Fix]:
+def _pad(setting: _Setting) -> list[Fix]:
     run = setting.candidate
     broken = dict(run.unusable)
     larger = {
@@ -214,7 +215,7 @@ def _pad(setting: _Setting, subjects: tuple[str, ...]) -> list[Fix]:
         setting, "pad", f"Pad with zeros to what the stack runs sparse ({shown})",
         "some memory and work for zeros; the layer's neighbours must cut them off",
         "export without padding", _with_ops(run, [larger.get(op.name, op) for op in run.workload.ops]),
-        (*subjects, *larger),
+        (*FALLBACK, *larger),
     )  # fmt: skip
 
 
@@ -244,7 +245,7 @@ def padded(stack: Stack, op: Gemm, gpu: GpuSpec) -> Gemm | None:
     return best
 
 
-def _other_stacks(setting: _Setting, subjects: tuple[str, ...]) -> list[Fix]:
+def _other_stacks(setting: _Setting) -> list[Fix]:
     run = setting.candidate
     found = []
     for name in STACKS:
@@ -254,12 +255,12 @@ def _other_stacks(setting: _Setting, subjects: tuple[str, ...]) -> list[Fix]:
         found += _forward(
             setting, f"stack {name}", f"Serve with the stack {name}",
             "another library: numerics and memory layout of the weights differ", f"serve with {run.stack.name} again",
-            replace(run, stack=stack), (*subjects, "change:stack", "kind:software"),
+            replace(run, stack=stack), (*FALLBACK, "change:stack", "kind:software"),
         )  # fmt: skip
     return found
 
 
-def _serve_dense(setting: _Setting, subjects: tuple[str, ...]) -> list[Fix]:
+def _serve_dense(setting: _Setting) -> list[Fix]:
     rows = setting.outcome.result.rows
     slow = [
         row.name
@@ -275,16 +276,16 @@ def _serve_dense(setting: _Setting, subjects: tuple[str, ...]) -> list[Fix]:
         setting, "serve dense", f"Serve the pruned weights of {shown} by dense kernels, which are faster there",
         "more memory for these weights; the same numbers come out", "serve them by sparse kernels again",
         replace(run, unusable=tuple(sorted({**dict(run.unusable), **dict.fromkeys(slow, why)}.items()))),
-        (*subjects, *slow),
+        tuple(slow),
     )  # fmt: skip
 
 
-def _graph(setting: _Setting, subjects: tuple[str, ...]) -> list[Fix]:
+def _graph(setting: _Setting) -> list[Fix]:
     run = setting.candidate
     if run.graph or run.protocol.timing in ("kernel", "graph"):
         return []
     return _forward(
         setting, "graph", "Launch each pass as one CUDA graph", "shapes are frozen: one graph for each batch size",
         "launch call by call again", replace(run, graph=True),
-        (*subjects, "change:graph", "kind:launch"),
+        ("mechanism:launch", "class:launch", "change:graph", "kind:launch"),
     )  # fmt: skip

@@ -28,6 +28,7 @@ OTHER_MECHANISMS = {
     "conversion kernels": ("software", "kernels that rewrite operands before a call"),
     "issue of launches": ("launch", "how the host issues launches: streams, graphs, queueing"),
     "quality": ("quality", "the weights answer worse"),
+    "not attributed": ("unknown", "only the first change is followed to its mechanism"),
     "not modelled": ("unknown", "measured, but not in the model"),
 }
 

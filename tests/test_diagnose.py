@@ -6,7 +6,6 @@ some are asserted, too, where the construction implies them; sizes of effects ar
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,17 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsesim.__main__ import main
-from sparsesim.diagnose import Conversion, Evaluator, Owners, Run, Settings, diagnose, load_owners, read_pair, read_run
-from sparsesim.diagnose.attribute import MATERIAL, attribute_changes
+from sparsesim.diagnose import Conversion, Evaluator, Owners, Run, Settings, diagnose, load_owners
+from sparsesim.diagnose.attribute import attribute_changes
 from sparsesim.diagnose.changes import aligned, apply, find_changes
 from sparsesim.diagnose.decision import Figure, decide
 from sparsesim.diagnose.fixes import padded
 from sparsesim.diagnose.mechanism import MechanismFinder
-from sparsesim.diagnose.page import page, write_folder
-from sparsesim.diagnose.quality import compare_quality, read_quality
 from sparsesim.diagnose.run import EFFECTS
-from sparsesim.diagnose.runfile import run_lines
 from sparsesim.diagnose.slices import KEEP, _ddmin, find_slice
 from sparsesim.errors import UserError
 from sparsesim.hardware import load_gpu, override
@@ -147,7 +142,9 @@ CASES = {
         run_of(lambda op: op.with_pattern("1:4")), "pattern", "pattern", figure="delivered"
     ),
     "4:8 on a 2:4 machine": Planted(run_of(lambda op: op.with_pattern("4:8")), "pattern", "fallback"),
-    "one family unpruned": Planted(run_of(lambda op: op.with_pattern("dense"), only="up"), "ops.p/up.pattern", "promise"),
+    "one family unpruned": Planted(
+        run_of(lambda op: op.with_pattern("dense"), only="up"), "ops.p/up.pattern", "promise"
+    ),
     "a head pruned along the wrong axis": Planted(
         replace(HEAD, unusable=(("head", "pruned along m"),)), "weight layout", base=HEAD
     ),
@@ -171,7 +168,8 @@ CASES = {
     ),
     "timed by events": Planted(replace(BASE, protocol=Protocol("event")), "protocol.timing"),
     "cold L2": Planted(
-        replace(BASE, protocol=Protocol("kernel", "cold")), "protocol.l2", base=replace(BASE, protocol=Protocol("kernel", "warm"))
+        replace(BASE, protocol=Protocol("kernel", "cold")), "protocol.l2",
+        base=replace(BASE, protocol=Protocol("kernel", "warm")),
     ),
     "a dense baseline that is searched": Planted(replace(BASE, baseline="search"), "baseline", figure="speedup"),
 }  # fmt: skip
@@ -245,7 +243,8 @@ PAIRS = {
     "odd k and a power cap": (("down", {"k": 4100}), {"power.limit": 200.0}, ("ops.p/down.k", "power.limit")),
     "slow decoder and half of the SMs": ((), {"metadata.groups_per_clk": 4.0, "sm.count": 54},
                                          ("metadata.groups_per_clk", "sm.count")),
-    "DRAM and L2": ((), {"dram.bytes_per_s": 0.4e12, "l2.bytes_per_clk": 1200.0}, ("dram.bytes_per_s", "l2.bytes_per_clk")),
+    "DRAM and L2": ((), {"dram.bytes_per_s": 0.4e12, "l2.bytes_per_clk": 1200.0},
+                    ("dram.bytes_per_s", "l2.bytes_per_clk")),
 }  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """Bounded fixes: things that one team can do in days, each simulated on the candidate, ranked by what it brings.
 
-Tried are: taking back each change that costs something; padding the sides that the stack refuses; another stack;
+Tried are: taking back each change that costs something; padding the sides that the stack refuses; cuSPARSELt;
 serving those layers dense that sparse slows down; CUDA graphs. A fix that takes a change back is judged by the figure
 itself; any other one does the same work, and is judged by the time that it saves.
 """
@@ -19,13 +19,15 @@ from sparsesim.diagnose.run import Evaluator, Outcome, Run
 from sparsesim.errors import UserError
 from sparsesim.hardware import GpuSpec
 from sparsesim.lowering import NoKernelError
-from sparsesim.stacks import STACKS, Stack, get_stack
+from sparsesim.stacks import Stack, get_stack
 from sparsesim.workload import Gemm, Workload
 from sparsesim.workload.ops import GemmError
 
 __all__ = ["MOST_FIXES", "Fix", "find_fixes", "padded"]
 
 MOST_FIXES = 5
+#: stack whose sparse kernels a candidate on another one is tried with
+SPARSE_STACK = "cusparselt"
 #: multiples that a refused side is padded to, the smallest that helps
 MULTIPLES = (8, 16, 32, 64, 128)
 #: a layer that sparse slows down by less than this is left alone
@@ -121,7 +123,7 @@ def find_fixes(
         mended = _take_back(setting, base, change, rest, subjects, quality.get(change.id))
         if mended is not None:
             fixes.append(mended)
-    for make in (_pad, _other_stacks, _serve_dense, _graph):
+    for make in (_pad, _sparse_stack, _serve_dense, _graph):
         fixes += make(setting)
     kept = [fix for fix in fixes if fix.gain >= MATERIAL or fix.quality_gain]
     # a stack that is the base's is the change taken back
@@ -245,19 +247,17 @@ def padded(stack: Stack, op: Gemm, gpu: GpuSpec) -> Gemm | None:
     return best
 
 
-def _other_stacks(setting: _Setting) -> list[Fix]:
+def _sparse_stack(setting: _Setting) -> list[Fix]:
+    """The library with the most general sparse kernels, where the candidate is served by another one."""
     run = setting.candidate
-    found = []
-    for name in STACKS:
-        stack = get_stack(name)
-        if stack.name == run.stack.name:
-            continue
-        found += _forward(
-            setting, f"stack {name}", f"Serve with the stack {name}",
-            "another library: numerics and memory layout of the weights differ", f"serve with {run.stack.name} again",
-            replace(run, stack=stack), (*FALLBACK, "change:stack", "kind:software"),
-        )  # fmt: skip
-    return found
+    stack = get_stack(SPARSE_STACK)
+    if stack == run.stack:
+        return []
+    return _forward(
+        setting, f"stack {stack.name}", f"Serve with {stack.title}",
+        "another library: numerics and memory layout of the weights differ", f"serve with {run.stack.name} again",
+        replace(run, stack=stack), (*FALLBACK, "change:stack", "kind:software"),
+    )  # fmt: skip
 
 
 def _serve_dense(setting: _Setting) -> list[Fix]:

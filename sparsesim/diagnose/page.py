@@ -83,6 +83,7 @@ def write_folder(diagnosis: Diagnosis, folder: Path, data: dict[str, Any] | None
         write(f"shapes {number}", name, list(workload_lines(Workload(ops.name, "", "", kept), ".jsonl")))
     write("markdown", "decision.md", page(diagnosis, "md", str(folder)).splitlines())
     write("html", "decision.html", page(diagnosis, "html", str(folder)).splitlines())
+    files["json"] = str(folder / "diagnosis.json")
     document = {**(data or diagnosis.to_dict()), "files": files}
     write("json", "diagnosis.json", json.dumps(document, indent=2).splitlines())
     return files

@@ -180,7 +180,7 @@ def _record(problems: ProblemList, path: str, table: Any) -> QualityRecord | Non
         problems.add(f"{path}.samples", "a list of at least two numbers", samples)
     elif not samples and not _is_number(table.get("value")):
         problems.add(f"{path}.value", "a number, or samples", table.get("value"))
-    for key in ("low", "high", "weight", "value"):
+    for key in ("low", "high", "weight"):
         if key in table and not _is_number(table[key]):
             problems.add(f"{path}.{key}", "a number", table[key])
     if len(problems.lines) == before and ("low" in table) != ("high" in table):

@@ -279,6 +279,9 @@ def test_an_overall_drop_of_quality_is_named(tmp_path, run):
     assert found.decision.verdict == "roll back"
     assert found.drifts[0].paired
     assert found.drifts[0].low > found.drifts[0].allowed
+    (fix,) = found.fixes
+    assert (fix.takes_back, fix.quality_gain) == ("weights", pytest.approx(found.drifts[0].loss))
+    assert "--quality fix-1.quality.json" in found.to_dict()["fixes"][0]["validation"]
     unchanged = quick(with_quality(run, paths[0]), with_quality(run, paths[0]))
     assert (unchanged.first, unchanged.decision.verdict) == (None, "ship")
 

@@ -107,16 +107,18 @@ def _runs(
 ) -> tuple[Run, Run]:
     """Both runs, or one error with every problem."""
     from sparsesim.diagnose import is_pair, read_pair, read_run
+    from sparsesim.diagnose.runfile import with_quality
     from sparsesim.errors import UserError
 
     if candidate is None:
         if not is_pair(base):
             raise UserError(f"{base}: expected a file with [base] and [candidate] where one file is given, found none")
-        if base_quality or quality or hardware or gpu:
+        if hardware or gpu:
             raise UserError(
-                "--gpu, --hardware, --base-quality, --quality: expected none beside a pair file, found some"
+                "--gpu, --hardware: expected neither beside a pair file, which names its boards, found some"
             )
-        return read_pair(base)
+        ours, theirs = read_pair(base)
+        return with_quality(ours, base_quality), with_quality(theirs, quality)
     lines: list[str] = []
     runs: list[Run] = []
     for path, figures in ((base, base_quality), (candidate, quality)):

@@ -13,7 +13,7 @@ from sparsesim.diagnose.attribute import MATERIAL, Attributed, attribute_changes
 from sparsesim.diagnose.cause import QualityCause, quality_causes, where_it_is
 from sparsesim.diagnose.changes import Change, aligned, apply, find_changes
 from sparsesim.diagnose.decision import Decision, Figure, buys_nothing, decide
-from sparsesim.diagnose.fixes import Fix, find_fixes, subjects_of
+from sparsesim.diagnose.fixes import MOST_FIXES, Fix, find_fixes, restore_quality, subjects_of
 from sparsesim.diagnose.mechanism import Mechanism, MechanismFinder, class_of, meaning_of
 from sparsesim.diagnose.owners import Owners
 from sparsesim.diagnose.quality import QualityDrift, compare_quality
@@ -183,8 +183,11 @@ def validation(diagnosis: Diagnosis, fix: Fix, number: int, folder: str = "") ->
     if run.protocol.locked_hz is not None:
         words += ["--clock", run.protocol.clock]
     words += ["--out", f"{at}fix-{number}.csv"]
+    proof = ["sparsesim", "diagnose", f"{at}fix-{number}.toml"]
+    if fix.quality_gain and diagnosis.base.quality is not None:  # the mended weights have to be measured
+        proof += ["--base-quality", diagnosis.base.quality.file, "--quality", f"{at}fix-{number}.quality.json"]
     return {
-        "validation": shlex.join(["sparsesim", "diagnose", f"{at}fix-{number}.toml"]),
+        "validation": shlex.join(proof),
         "measurement": shlex.join(words),
     }
 
@@ -251,11 +254,19 @@ def diagnose(
         # the figure that is further beyond what is let pass is named first
         beyond = -lost / max(-math.log1p(-settings.tolerance), 1e-9)
         causes = [named, *causes] if bad[0].severity > beyond or not causes else [causes[0], named, *causes[1:]]
-    fixes = []
+    fixes: list[Fix] = []
     if causes:
         subjects = (f"mechanism:{causes[0].mechanism}", f"class:{causes[0].mechanism_class}")
         mends = {item.change: item.loss for item in of_quality if item.change is not None and item.loss > 0}
         fixes = find_fixes(evaluator, base, candidate, found, effect, owners, {causes[0].id: subjects}, mends)
+        for item in of_quality:
+            if item.change is None and item.loss > 0:
+                owned = ("mechanism:quality", "class:quality", f"change:{item.id}")
+                fixes.append(
+                    restore_quality(evaluator, candidate, item.id, item.what, item.loss, owners.of(owned), owned)
+                )
+        fixes.sort(key=lambda fix: -(fix.quality_gain or 0.0))
+        fixes = fixes[:MOST_FIXES]
     decision = decide(figures, drifts, fixes)
     notes += [*_hidden(found, effect, lost), *_baseline(figures)]
     return Diagnosis(

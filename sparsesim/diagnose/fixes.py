@@ -23,7 +23,7 @@ from sparsesim.stacks import Stack, get_stack
 from sparsesim.workload import Gemm, Workload
 from sparsesim.workload.ops import GemmError
 
-__all__ = ["MOST_FIXES", "Fix", "find_fixes", "padded"]
+__all__ = ["MOST_FIXES", "Fix", "find_fixes", "padded", "restore_quality"]
 
 MOST_FIXES = 5
 #: stack whose sparse kernels a candidate on another one is tried with
@@ -152,6 +152,26 @@ def _take_back(
         - setting.outcome.ln[setting.effect], after.speedup, risk, rollback, run,
         (*subjects, *subjects_of(change)), change.id, quality,
     )  # fmt: skip
+
+
+def restore_quality(
+    evaluator: Evaluator, candidate: Run, cause: str, what: str, loss: float, owner: str, subjects: tuple[str, ...]
+) -> Fix:
+    """The base's weights back, where what costs quality is nothing that a time depends on."""
+    return Fix(
+        id=f"take back {cause}",
+        title=f"Take back: {what}",
+        gain=0.0,
+        speedup=evaluator.outcome(candidate).speedup,
+        recovers=None,
+        owner=owner,
+        risk="the base's way of making the weights comes back; times stay as they are",
+        rollback="deploy the candidate's weights again",
+        run=replace(candidate, label=f"take back {cause}"),
+        subjects=subjects,
+        takes_back=cause,
+        quality_gain=loss,
+    )
 
 
 def _forward(

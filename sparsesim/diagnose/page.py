@@ -140,8 +140,8 @@ def context(diagnosis: Diagnosis, folder: str = "") -> dict[str, Any]:
             for item in diagnosis.quality_causes
         ],
         "mechanisms": _mechanism_rows(diagnosis),
-        "mechanisms_note": "Losses of the base and of the base with the first change made, on the slice; "
-        "counterfactuals with each mechanism ideal.",
+        "mechanisms_note": f"Losses of the base and of the base with {_followed(diagnosis)} changed, on the slice, by "
+        "counterfactuals with each mechanism ideal; factors.",
         "slice": _slice(diagnosis, folder),
         "fixes": [
             {"rank": number, "title": fix.title, "brings": _brings(diagnosis, fix), "owner": fix.owner,
@@ -154,6 +154,11 @@ def context(diagnosis: Diagnosis, folder: str = "") -> dict[str, Any]:
         f"{100 * diagnosis.settings.tolerance:g} %, model error {100 * diagnosis.settings.model_error:g} %, quality "
         f"allowance {100 * diagnosis.settings.allowance:g} %",
     }  # fmt: skip
+
+
+def _followed(diagnosis: Diagnosis) -> str:
+    """The change that the mechanisms are those of."""
+    return next((change.id for change, _ in diagnosis.found.ranked(diagnosis.effect)), "nothing")
 
 
 def _changes(diagnosis: Diagnosis, other: str) -> list[dict[str, Any]]:

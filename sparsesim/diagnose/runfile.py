@@ -50,7 +50,7 @@ from sparsesim.workload import Gemm, Workload
 from sparsesim.workload.ops import GEMM_FIELDS, GemmError, issue_line
 from sparsesim.workload.write import toml_table, toml_value
 
-__all__ = ["is_pair", "read_pair", "read_run", "run_lines"]
+__all__ = ["is_pair", "read_pair", "read_run", "run_lines", "with_quality"]
 
 WRONG_AXIS = "pruned along m, so not N:M along k"
 RAN_DENSE = "ran dense in the profile"
@@ -116,9 +116,12 @@ def read_run(
         raise UserError(f"{path}: expected a profile, a result or a run file, found a CSV file that no profiler wrote")
     else:
         run = _from_result(path, hardware)
-    if quality is not None:
-        run = replace(run, quality=read_quality(quality))
-    return run
+    return with_quality(run, quality)
+
+
+def with_quality(run: Run, path: str | Path | None) -> Run:
+    """`run` with the figures of a quality file instead of its own, if one is given."""
+    return run if path is None else replace(run, quality=read_quality(path))
 
 
 def _toml(path: Path) -> dict[str, Any]:

@@ -242,9 +242,13 @@ def diagnose(
     mechanisms: list[Mechanism] = []
     worst = _worst(found, effect)
     if abs(lost - unexplained) >= MATERIAL and found.changes:
-        cut = find_slice(evaluator, base, candidate, effect)
-        if worst is not None and settings.mechanisms:
-            mechanisms = _mechanisms(evaluator, finder or MechanismFinder(evaluator), cut, worst, effect)
+        alone = apply(base, candidate, [worst]) if worst is not None else None
+        one = len(found.changes) == 1 or alone is None or found.alone[effect][worst.id if worst else ""] >= 0
+        cut = find_slice(evaluator, base, candidate, effect, None if one else alone)
+        if alone is not None and settings.mechanisms:
+            own = cut if one else find_slice(evaluator, base, alone, effect)
+            after = own.candidate if own is not cut else apply(own.base, own.candidate, [_within(worst, own)])
+            mechanisms = (finder or MechanismFinder(evaluator)).difference(own.base, after, effect)
     causes = _causes(found, effect, lost, unexplained, mechanisms, owners)
     of_quality: list[QualityCause] = []
     bad = [drift for drift in drifts if drift.state == "fail" or (drift.state == "undecided" and drift.severity > 1)]
@@ -336,16 +340,9 @@ def _worst(found: Attributed, effect: str) -> Change | None:
     return ranked[0][0] if ranked and ranked[0][1] <= -MATERIAL else None
 
 
-def _mechanisms(
-    evaluator: Evaluator, finder: MechanismFinder, cut: Slice, change: Change, effect: str
-) -> list[Mechanism]:
-    """How the leading change acts, on the slice; where the slice does not hold it, on the ops it concerns."""
-    after = apply(cut.base, cut.candidate, [_within(change, cut)])
-    return finder.difference(cut.base, after, effect)
-
-
-def _within(change: Change, cut: Slice) -> Change:
+def _within(change: Change | None, cut: Slice) -> Change:
     """The facets of a change that exist in the slice."""
+    assert change is not None
     names = set(cut.ops)
     facets = tuple(
         facet for facet in change.facets if facet[0] not in ("op", "added", "removed", "conversion", "unusable")

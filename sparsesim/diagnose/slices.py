@@ -1,7 +1,7 @@
 """The reproducible slice: the smallest workload that still shows the effect, found by delta debugging.
 
 Criterion: the effect (ln of the figure, candidate against base) of the slice has the sign of the whole's and at least
-`KEEP` of its size. Searched are single ops, then pairs, and beyond that subsets from which no op can be taken away any
+`KEEP` of its size; so has the effect of the first change alone. Searched are single ops, then pairs, and beyond that subsets from which no op can be taken away any
 more (Zeller and Hildebrandt, Simplifying and Isolating Failure-Inducing Input, 2002: ddmin), whole phases first. Each
 op then runs once instead of `count` times if the criterion still holds.
 """
@@ -40,30 +40,38 @@ class Slice:
     @property
     def criterion(self) -> str:
         """What the slice was held to, in words."""
-        return f"same sign and at least {100 * KEEP:.0f} % of the change of {self.effect_id} ({self.whole:+.4f} ln)"
+        return (
+            f"same sign and at least {100 * KEEP:.0f} % of the change of {self.effect_id} ({self.whole:+.4f} ln), "
+            "of the first change's, too"
+        )
 
 
-def find_slice(evaluator: Evaluator, base: Run, candidate: Run, effect: str) -> Slice:
-    """The smallest slice of two (aligned) runs that keeps their difference in `effect`."""
+def find_slice(evaluator: Evaluator, base: Run, candidate: Run, effect: str, also: Run | None = None) -> Slice:
+    """The smallest slice of two (aligned) runs that keeps their difference in `effect`.
+
+    `also` is another run whose difference to `base` it has to keep, too: that of the first change alone.
+    """
     names = list(dict.fromkeys(op.name for run in (base, candidate) for op in run.workload.ops))
-    known: dict[frozenset[str], float | None] = {}
+    others = [candidate] if also is None else [candidate, also]
+    tried: set[frozenset[str]] = set()
 
-    def difference(chosen: frozenset[str]) -> float | None:
+    def difference(chosen: frozenset[str], other: Run = candidate) -> float | None:
         """ln difference on the chosen ops; None where a run would be empty."""
-        if chosen not in known:
-            runs = [run.only(chosen) for run in (base, candidate) if any(op.name in chosen for op in run.workload.ops)]
-            if len(runs) < 2:
-                known[chosen] = None
-            else:
-                before, after = (evaluator.outcome(run).ln[effect] for run in runs)
-                known[chosen] = after - before
-        return known[chosen]
+        tried.add(chosen)
+        if not all(any(op.name in chosen for op in run.workload.ops) for run in (base, other)):
+            return None
+        before, after = (evaluator.outcome(run.only(chosen)).ln[effect] for run in (base, other))
+        return after - before
 
-    whole = difference(frozenset(names)) or 0.0
+    wholes = [difference(frozenset(names), other) or 0.0 for other in others]
+    whole = wholes[0]
+
+    def keeps(found: float | None, of: float) -> bool:
+        return found is not None and found * of > 0 and abs(found) >= KEEP * abs(of)
 
     def shows(chosen: Sequence[str]) -> bool:
-        found = difference(frozenset(chosen))
-        return found is not None and found * whole > 0 and abs(found) >= KEEP * abs(whole)
+        ops = frozenset(chosen)
+        return all(keeps(difference(ops, other), of) for other, of in zip(others, wholes, strict=True))
 
     chosen, minimal = _search(names, shows, lambda name: -abs(difference(frozenset([name])) or 0.0))
     ops = frozenset(chosen)
@@ -71,10 +79,11 @@ def find_slice(evaluator: Evaluator, base: Run, candidate: Run, effect: str) -> 
     once = [_once(run) for run in cut]
     before, after = (evaluator.outcome(run).ln[effect] for run in once)
     size = difference(ops) or 0.0
-    if (after - before) * whole > 0 and abs(after - before) >= KEEP * abs(whole):
+    alone = None if also is None else evaluator.outcome(_once(also.only(ops))).ln[effect] - before
+    if keeps(after - before, whole) and (also is None or keeps(alone, wholes[1])):
         cut, size = once, after - before
     return Slice(
-        cut[0], cut[1], tuple(n for n in names if n in ops), len(names), effect, size, whole, minimal, len(known)
+        cut[0], cut[1], tuple(n for n in names if n in ops), len(names), effect, size, whole, minimal, len(tried)
     )
 
 

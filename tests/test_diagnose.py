@@ -92,10 +92,10 @@ WIDE = replace(BASE, workload=Workload("w", "", "", (Gemm("down", 8192, 1024, 10
 HEAD = replace(BASE, workload=Workload("w", "", "", (*OPS, Gemm("head", 8192, 512, 1024, pattern="2:4"))))
 CASES = {
     "k of one layer odd": Planted(run_of(lambda op: replace(op, k=4100), only="down"), "ops.p/down.k", "fallback"),
-    "m of one layer odd": Planted(run_of(lambda op: replace(op, m=4100), only="up"), "ops.p/up.m"),
+    "m of one layer odd": Planted(run_of(lambda op: replace(op, m=4100), only="up"), "ops.p/up.m", "fallback"),
     "tokens no multiple of 8": Planted(run_of(lambda op: replace(op, n=500)), "n"),
-    "a stack without sparse kernels": Planted(replace(BASE, stack=get_stack("cublaslt")), "stack"),
-    "a stack downgrade that drops a path": Planted(replace(BASE, stack=no_sparse_below(4096)), "stack"),
+    "a stack without sparse kernels": Planted(replace(BASE, stack=get_stack("cublaslt")), "stack", "fallback"),
+    "a stack downgrade that drops a path": Planted(replace(BASE, stack=no_sparse_below(4096)), "stack", "fallback"),
     "a conversion before each call": Planted(
         replace(BASE, conversions=tuple(Conversion(op.name, 4e6) for op in OPS)), "conversion", "conversion kernels"
     ),
@@ -118,9 +118,9 @@ CASES = {
     "DRAM bandwidth cut": Planted(scaled("dram.bytes_per_s", 0.2), "dram.bytes_per_s", "dram"),
     "metadata decoder slowed": Planted(board({"metadata.groups_per_clk": 4.0}), "metadata.groups_per_clk", "decode"),
     "metadata bits eightfold": Planted(
-        scaled("metadata.bits_factor", 8.0, NARROW), "metadata.bits_factor", base=NARROW
+        scaled("metadata.bits_factor", 8.0, NARROW), "metadata.bits_factor", "metadata", base=NARROW
     ),
-    "shared memory port halved": Planted(scaled("smem.bytes_per_clk", 0.5), "smem.bytes_per_clk"),
+    "shared memory port halved": Planted(scaled("smem.bytes_per_clk", 0.5), "smem.bytes_per_clk", "operand"),
     "host launch gap raised": Planted(
         board({"launch.stream_gap": 30e-6}, STREAM), "launch.stream_gap", "launch", base=STREAM
     ),
@@ -151,7 +151,7 @@ CASES = {
     "a layer pruned along the wrong axis": Planted(
         replace(BASE, unusable=(("p/down", "pruned along m"),)), "weight layout", "fallback"
     ),
-    "SM count cut": Planted(board({"sm.count": 54}), "sm.count", figure="throughput"),
+    "SM count cut": Planted(board({"sm.count": 54}), "sm.count", "peak", figure="throughput"),
     "batch of one product": Planted(
         run_of(lambda op: replace(op, batch=1)), "batch", base=run_of(lambda op: replace(op, batch=8))
     ),
@@ -164,9 +164,9 @@ CASES = {
     ),
     "tensor rate halved": Planted(
         board({f"tensor.macs_per_clk.{key}": value / 2 for key, value in A100.tensor.macs_per_clk.items()}),
-        "tensor.macs_per_clk", figure="throughput",
+        "tensor.macs_per_clk", "peak", figure="throughput",
     ),
-    "timed by events": Planted(replace(BASE, protocol=Protocol("event")), "protocol.timing"),
+    "timed by events": Planted(replace(BASE, protocol=Protocol("event")), "protocol.timing", "launch"),
     "cold L2": Planted(
         replace(BASE, protocol=Protocol("kernel", "cold")), "protocol.l2",
         base=replace(BASE, protocol=Protocol("kernel", "warm")),
@@ -234,6 +234,16 @@ def test_a_faster_run_with_a_smaller_speedup_is_said_to_be_one():
     assert found.figure("throughput").change > 0 > found.figure("speedup").change
     assert found.first.effect == "speedup"
     assert any("the dense baseline gains more" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("effect", [effect.id for effect in EFFECTS])
+def test_what_the_mechanisms_add_sums_to_the_change(effect):
+    for name in ("k of one layer odd", "a conversion at one layer", "host calls slower", "metadata decoder slowed"):
+        case = CASES[name]
+        one, other = (run.only(frozenset(["p/down", "p/up"])) for run in (case.base, case.candidate))
+        parts = FINDER.difference(one, other, effect)
+        before, after = (EVALUATOR.outcome(run).ln[effect] for run in (one, other))
+        assert math.fsum(part.change for part in parts) == pytest.approx(after - before, abs=1e-9)
 
 
 # --- several causes ---

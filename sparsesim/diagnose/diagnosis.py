@@ -362,7 +362,7 @@ def _causes(
         if share > -MATERIAL:
             continue
         first = not causes and mechanisms and mechanisms[0].change < 0
-        name = mechanisms[0].id if first else NOT_ATTRIBUTED
+        name = mechanisms[0].name if first else NOT_ATTRIBUTED
         subjects = (f"mechanism:{name}", f"class:{class_of(name)}", *subjects_of(change))
         causes.append(FirstCause(change.id, change.what, change.kind, effect, share, name, owners.of(subjects)))
     if unexplained <= -MATERIAL:

@@ -189,7 +189,8 @@ def _mechanism_rows(diagnosis: Diagnosis) -> list[dict[str, Any]]:
     kept = [item for item in kept if abs(item.change) >= LEAST]
     most = max((abs(item.change) for item in kept), default=1.0)
     return [
-        {"name": item.id, "kind": item.kind, "share": percent_ln(item.change), "meaning": meaning_of(item.id),
+        {"name": f"{item.id} (mainly {item.mainly})" if item.mainly else item.id, "kind": item.kind,
+         "share": percent_ln(item.change), "meaning": meaning_of(item.id),
          "side": "loss" if item.change < 0 else "gain", "width": round(50 * abs(item.change) / most, 1)}
         for item in sorted(kept, key=lambda item: item.change)
     ]  # fmt: skip

@@ -1,9 +1,9 @@
 """The reproducible slice: the smallest workload that still shows the effect, found by delta debugging.
 
 Criterion: the effect (ln of the figure, candidate against base) of the slice has the sign of the whole's and at least
-`KEEP` of its size; so has the effect of the first change alone. Searched are single ops, then pairs, and beyond that subsets from which no op can be taken away any
-more (Zeller and Hildebrandt, Simplifying and Isolating Failure-Inducing Input, 2002: ddmin), whole phases first. Each
-op then runs once instead of `count` times if the criterion still holds.
+`KEEP` of its size; so has the effect of the first change alone. Searched are single ops, then pairs, and beyond that
+subsets from which no op can be taken away any more (Zeller and Hildebrandt, Simplifying and Isolating Failure-Inducing
+Input, 2002: ddmin), whole phases first. Each op then runs once instead of `count` times if the criterion still holds.
 """
 
 from __future__ import annotations

@@ -245,7 +245,8 @@ def test_a_measured_run_is_not_compared_with_a_simulated_one(tmp_path):
 
 
 def records(path, *tables):
-    return write(path, json.dumps({"records": [{"metric": "acc", "direction": "higher", **t} for t in tables]}))
+    entries = [{"metric": "acc", "better": "higher", "model": "m", **table} for table in tables]
+    return write(path, json.dumps({"format": "sparsesim quality 1", "study": "x", "entries": entries}))
 
 
 def zeros_and_ones(seed, mean, count=200):
@@ -269,7 +270,7 @@ def test_an_overall_drop_of_quality_is_named(tmp_path, run):
     same = zeros_and_ones(1, 0.8)
     worse = [0.0 if i % 5 == 0 else x for i, x in enumerate(same)]
     paths = [
-        records(tmp_path / f"{name}.json", *({"slice": part, "samples": samples} for part in ("all", "code", "prose")))
+        records(tmp_path / f"{name}.json", *({"task": part, "samples": [samples]} for part in ("all", "code", "prose")))
         for name, samples in (("base", same), ("new", worse))
     ]
     found = quick(with_quality(run, paths[0]), with_quality(run, paths[1]))
@@ -294,7 +295,7 @@ def test_a_drop_in_one_slice_is_named_with_the_slice(tmp_path, run):
             "maths": (0.7, 0.01),
             "code": (code, 0.01),
         }
-        return [{"slice": s, "value": v, "low": v - h, "high": v + h} for s, (v, h) in parts.items()]
+        return [{"task": s, "value": v, "low": v - h, "high": v + h} for s, (v, h) in parts.items()]
 
     base = with_quality(run, records(tmp_path / "base.json", *tables(0.90)))
     new = with_quality(run, records(tmp_path / "new.json", *tables(0.70)))
@@ -302,6 +303,28 @@ def test_a_drop_in_one_slice_is_named_with_the_slice(tmp_path, run):
     assert found.quality_where == "slice code"
     assert "in slice code" in found.first.what
     assert found.decision.verdict == "roll back"
+
+
+def test_slices_of_samples_are_figures_of_their_own_and_seeds_are_averaged(tmp_path):
+    names = ["a", "b"] * 10
+    path = tmp_path / "q.json"
+    document = {
+        "format": "sparsesim quality 1", "study": "x",
+        "tasks": {"task": {"slices": names}, "lm": {"slices": names, "unit": "slice"}},
+        "entries": [
+            {"metric": "acc", "better": "higher", "samples": [[1.0, 0.0] * 10, [0.0, 0.0] * 10]},
+            {"metric": "ppl", "better": "lower", "task": "lm", "samples": [[3.0, 5.0] * 10]},
+        ],
+    }  # fmt: skip
+    found = read_quality(write(path, json.dumps(document))).own
+    assert {key: record.value for key, record in found.items()} == {
+        ("acc", "all"): 0.25, ("acc", "a"): 0.5, ("acc", "b"): 0.0, ("ppl", "lm"): 4.0, ("ppl", "lm/a"): 3.0,
+        ("ppl", "lm/b"): 5.0,
+    }  # fmt: skip
+    assert found["ppl", "lm"].samples == (3.0, 5.0)
+    document["tasks"]["lm"]["slices"] = names[1:]
+    with pytest.raises(UserError, match=r"tasks.lm.slices: expected one for each of the 20 samples"):
+        read_quality(write(path, json.dumps(document)))
 
 
 def test_quality_is_attributed_over_pattern_and_method_by_looking_figures_up(tmp_path, run):
@@ -329,11 +352,11 @@ def test_quality_is_attributed_over_pattern_and_method_by_looking_figures_up(tmp
     found = quick(base, with_quality(pruned, path, {"pattern": "1:4"}))
     (cause,) = found.quality_causes
     assert (cause.id, cause.exact) == ("pattern and method", False)
-    assert "no figure of pattern 1:4, method sparsegpt" in cause.what
+    assert "no figure of model m, pattern 1:4, method sparsegpt" in cause.what
 
 
 def test_a_drop_without_an_interval_is_undecided_and_held(tmp_path, run):
-    values = [{"metric": "ppl", "direction": "lower", "value": v} for v in (10.0, 10.5)]
+    values = [{"metric": "ppl", "better": "lower", "value": v} for v in (10.0, 10.5)]
     base, new = (with_quality(run, records(tmp_path / f"{i}.json", t)) for i, t in enumerate(values))
     found = quick(base, new)
     assert found.drifts[0].loss == pytest.approx(0.5)
@@ -346,19 +369,19 @@ def test_a_drop_without_an_interval_is_undecided_and_held(tmp_path, run):
 
 def test_faults_of_a_quality_file_are_named(tmp_path):
     bad = [
-        {"direction": "up", "value": 1}, {"value": "x"}, {"samples": [1]}, {"value": 1.0, "low": 2.0, "high": 3.0},
+        {"better": "up", "value": 1}, {"value": "x"}, {"samples": [[1]]}, {"value": 1.0, "low": 2.0, "high": 3.0},
         {"value": 1.0, "low": 0.5}, {"value": 1.0, "slise": "a"},
     ]  # fmt: skip
     with pytest.raises(UserError) as caught:
         read_quality(records(tmp_path / "q.json", *bad))
     assert [line.split(": ")[1] for line in caught.value.problems] == [
-        "records[0].direction", "records[1].value", "records[2].samples", "records[3]", "records[4]",
-        "records[5].slise",
+        "entries[0].better", "entries[1].value", "entries[2].samples", "entries[3]", "entries[4]",
+        "entries[5].slise",
     ]  # fmt: skip
     two = records(tmp_path / "q.json", {"value": 1.0, "method": "a"}, {"value": 1.0, "method": "b"})
     with pytest.raises(UserError, match="one variant that the run is"):
         read_quality(two)
-    assert read_quality(two, {"method": "b"}).own[("acc", "all")].variant == (("method", "b"),)
+    assert read_quality(two, {"method": "b"}).own[("acc", "all")].variant == (("model", "m"), ("method", "b"))
     with pytest.raises(UserError, match="expected a quality file"):
         read_quality(tmp_path / "none.json")
 

@@ -15,12 +15,12 @@ import numpy as np
 
 from sparsesim.attribution import shapley
 from sparsesim.diagnose.changes import Change
-from sparsesim.diagnose.quality import QualityDrift, QualityRecord, QualityRun
+from sparsesim.diagnose.quality import WHOLE, QualityDrift, QualityRecord, QualityRun
 
 __all__ = ["QualityCause", "quality_causes", "where_it_is"]
 
 #: key of a variant → kind of the run's changes that are the same thing
-KINDS = {"pattern": "pattern", "axis": "pattern", "dtype": "precision"}
+KINDS = {"pattern": "pattern", "dtype": "precision"}
 #: kinds of changes that change the numbers a model computes
 BEARING = ("pattern", "precision")
 #: slices that drop less than this share of the worst one's drop, in units of the allowance, do not drop with it
@@ -45,7 +45,8 @@ class QualityCause:
 def where_it_is(drifts: Sequence[QualityDrift]) -> str:
     """``all slices`` or the slices of the worst metric that carry its drop."""
     worst = drifts[0]
-    parts = [d for d in drifts if d.metric == worst.metric and d.slice != "all"]
+    same = [d for d in drifts if d.metric == worst.metric and d.slice != WHOLE]
+    parts = [d for d in same if not any(other.slice.startswith(f"{d.slice}/") for other in same)]
     hit = [d.slice for d in parts if d.severity >= ALONE * worst.severity]
     if not parts or len(hit) == len(parts) or not hit:
         return "all slices" if len(parts) != 1 else f"slice {parts[0].slice}"

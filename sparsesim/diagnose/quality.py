@@ -1,38 +1,40 @@
 """Quality of a run: metric, direction, values by slice, with samples or intervals; and the difference of two runs.
 
-A quality file is JSON (or TOML) with ``records``: a list of tables with
+A quality file is JSON in the format ``sparsesim quality 1``; of it are read ``entries``, tables with
 
 ===========  =========================================================================================================
 metric       name, e.g. ``accuracy`` or ``perplexity``
-direction    ``higher`` or ``lower``: which is better
-value        the figure; left out where ``samples`` are given (their mean)
-low, high    its 95 % interval, optional
-samples      one figure for each held-out sample, in an order that the runs share: differences are then paired
-slice        task, language, class …; ``all`` by default
-weight       of the slice in the whole, optional
-model, pattern, method, dtype, axis, schedule
+better       ``higher`` or ``lower``
+value        the figure, with its 95 % interval ``low`` to ``high`` if that is known; or
+samples      figures by seed and held-out sample, shape (seeds, samples), in an order that the files share: differences
+             are then paired over samples, each the mean over its seeds
+task         task or slice of it; one without a name is the whole
+model, pattern, method, dtype
              what was measured: the variant. Where a file has several, a run says which one is its own
 ===========  =========================================================================================================
+
+and ``tasks``: of a task, ``slices`` names the slice of each sample, which is then a figure of its own, and with
+``unit = "slice"`` the slices are what was drawn, so that intervals are over their means.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparsesim.errors import ProblemList, UserError, nearest
+from sparsesim.errors import Problem, ProblemList, UserError, nearest
 from sparsesim.serving.stats import estimate
 
 __all__ = ["VARIANT", "QualityDrift", "QualityRecord", "QualityRun", "compare_quality", "read_quality"]
 
 #: what says which model was measured
-VARIANT = ("model", "pattern", "method", "dtype", "axis", "schedule")
-_KEYS = ("metric", "direction", "value", "low", "high", "samples", "slice", "weight", *VARIANT)
+VARIANT = ("model", "pattern", "method", "dtype")
+FORMAT = "sparsesim quality 1"
+_KEYS = ("metric", "better", "value", "low", "high", "samples", "task", *VARIANT)
 WHOLE = "all"
 
 
@@ -47,7 +49,6 @@ class QualityRecord:
     high: float | None
     samples: tuple[float, ...]
     slice: str
-    weight: float | None
     variant: tuple[tuple[str, str], ...]
 
 
@@ -87,7 +88,6 @@ class QualityDrift:
     high: float | None
     allowed: float
     paired: bool
-    weight: float | None = None
 
     @property
     def state(self) -> str:
@@ -110,32 +110,39 @@ class QualityDrift:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        names = ("metric", "slice", "base", "candidate", "loss", "low", "high", "allowed", "paired", "weight")
+        names = ("metric", "slice", "base", "candidate", "loss", "low", "high", "allowed", "paired")
         return {**{name: getattr(self, name) for name in names}, "state": self.state}
 
 
 def read_quality(path: str | Path, variant: Mapping[str, str] | None = None) -> QualityRun:
-    """Read a quality file; `variant` says which records are the run's, where there are several variants.
+    """Read a quality file; `variant` says which entries are the run's, where there are several variants.
 
     Raises
     ------
     UserError
-        A missing or malformed file, records without metric, direction or value, or no such variant: every problem.
+        A missing or malformed file, entries without metric, direction or figure, or no such variant: every problem.
     """
     where = str(path)
     try:
-        raw = Path(path).read_bytes()
-        document = tomllib.loads(raw.decode()) if where.endswith(".toml") else json.loads(raw)
+        document = json.loads(Path(path).read_bytes())
     except OSError as error:
         raise UserError(f"{where}: expected a quality file, found {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{where}: expected valid JSON or TOML, found an error: {error}") from None
+        raise UserError(f"{where}: expected valid JSON, found an error: {error}") from None
     problems = ProblemList(where)
-    tables = document.get("records") if isinstance(document, dict) else None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        found = document.get("format") if isinstance(document, dict) else document
+        raise UserError(Problem.line(where, "format", repr(FORMAT), found))
+    tables, tasks = document.get("entries"), document.get("tasks", {})
     if not isinstance(tables, list) or not tables:
-        problems.add("records", "a list of at least one record", tables)
+        problems.add("entries", "a list of at least one entry", tables)
         tables = []
-    records = [r for i, table in enumerate(tables) if (r := _record(problems, f"records[{i}]", table)) is not None]
+    if not isinstance(tasks, dict) or not all(isinstance(task, dict) for task in tasks.values()):
+        problems.add("tasks", "a table of tasks", tasks)
+        tasks = {}
+    records: list[QualityRecord] = []
+    for i, table in enumerate(tables):
+        records += _records(problems, f"entries[{i}]", table, tasks)
     problems.raise_if_any()
     variants = list(dict.fromkeys(record.variant for record in records))
     if variant:
@@ -145,12 +152,12 @@ def read_quality(path: str | Path, variant: Mapping[str, str] | None = None) -> 
     if len(fitting) != 1:
         listed = "; ".join(_text(v) for v in variants)
         problems.add(
-            "records", "one variant that the run is", f"{len(fitting)} that fit {dict(variant or {})} of: {listed}"
+            "entries", "one variant that the run is", f"{len(fitting)} that fit {dict(variant or {})} of: {listed}"
         )
     problems.raise_if_any()
     keys = [(r.metric, r.slice) for r in records if r.variant == fitting[0]]
     for key in sorted({key for key in keys if keys.count(key) > 1}):
-        problems.add("records", "one record for each metric and slice of a variant", key)
+        problems.add("entries", "one entry for each metric and task of a variant", key)
     problems.raise_if_any()
     return QualityRun(where, tuple(records), fitting[0])
 
@@ -159,51 +166,78 @@ def _text(variant: Sequence[tuple[str, str]]) -> str:
     return ", ".join(f"{key} {value}" for key, value in variant) or "(unnamed)"
 
 
-def _record(problems: ProblemList, path: str, table: Any) -> QualityRecord | None:
+def _records(problems: ProblemList, path: str, table: Any, tasks: Mapping[str, Any]) -> list[QualityRecord]:
+    """An entry, and the slices of its task: one record each."""
     before = len(problems.lines)
     if not isinstance(table, dict):
         problems.add(path, "a table", table)
-        return None
+        return []
     for key in table:
         if key not in _KEYS:
             problems.add_line(
                 f"{problems.where}: {path}.{key}: expected one of {', '.join(_KEYS)}, found {key!r}"
                 + nearest(key, _KEYS)
             )
-    for key in ("metric", "slice", *VARIANT):
-        if (key in table or key == "metric") and not (isinstance(table.get(key), str) and table[key].strip()):
+    for key in ("metric", "task", *VARIANT):
+        if (key in table or key == "metric") and not isinstance(table.get(key), str):
             problems.add(f"{path}.{key}", "text", table.get(key))
-    if table.get("direction") not in ("higher", "lower"):
-        problems.add(f"{path}.direction", "higher or lower", table.get("direction"))
+    if table.get("better") not in ("higher", "lower"):
+        problems.add(f"{path}.better", "higher or lower", table.get("better"))
     samples = table.get("samples", [])
-    if not isinstance(samples, list) or not all(map(_is_number, samples)) or len(samples) == 1:
-        problems.add(f"{path}.samples", "a list of at least two numbers", samples)
+    if not _is_matrix(samples):
+        problems.add(f"{path}.samples", "equally many numbers, at least two, for each seed", samples)
     elif not samples and not _is_number(table.get("value")):
         problems.add(f"{path}.value", "a number, or samples", table.get("value"))
-    for key in ("low", "high", "weight"):
+    for key in ("low", "high"):
         if key in table and not _is_number(table[key]):
             problems.add(f"{path}.{key}", "a number", table[key])
-    if len(problems.lines) == before and ("low" in table) != ("high" in table):
-        problems.add(path, "low and high together", "one of them")
     if len(problems.lines) > before:
-        return None
-    mean = estimate([float(x) for x in samples]) if samples else None
-    value = float(table["value"]) if mean is None else mean.mean
-    low, high = (table.get("low"), table.get("high")) if "low" in table or mean is None else (mean.low, mean.high)
-    if low is not None and high is not None and not low <= value <= high:
-        problems.add(path, "low <= value <= high", (low, value, high))
-        return None
-    return QualityRecord(
-        metric=table["metric"],
-        higher_is_better=table["direction"] == "higher",
-        value=value,
-        low=None if low is None else float(low),
-        high=None if high is None else float(high),
-        samples=tuple(float(x) for x in samples),
-        slice=table.get("slice", WHOLE),
-        weight=None if "weight" not in table else float(table["weight"]),
-        variant=tuple((key, table[key]) for key in VARIANT if key in table),
-    )
+        return []
+    low, high = table.get("low"), table.get("high")
+    if (low is None) != (high is None) or (low is not None and (samples or not low <= table["value"] <= high)):
+        problems.add(path, "low <= value <= high, or none of low and high", (low, table.get("value"), high))
+        return []
+    task = table.get("task", "task")
+    name = WHOLE if task == "task" else task
+    common = (table["metric"], table["better"] == "higher", tuple((k, table[k]) for k in VARIANT if table.get(k)))
+    if not samples:
+        return [_one(common, name, float(table["value"]), low, high)]
+    means = [math.fsum(column) / len(column) for column in zip(*samples, strict=True)]
+    known = tasks.get(task, {})
+    slices = known.get("slices") or []
+    if slices and len(slices) != len(means):
+        problems.add(f"tasks.{task}.slices", f"one for each of the {len(means)} samples of {path}", len(slices))
+        return []
+    parts = {part: [x for x, of in zip(means, slices, strict=True) if of == part] for part in dict.fromkeys(slices)}
+    drawn = means
+    if known.get("unit") == "slice":
+        drawn = [math.fsum(part) / len(part) for part in parts.values()]
+    out = [_sampled(common, name, drawn)]
+    for part, values in parts.items():
+        out.append(_sampled(common, part if name == WHOLE else f"{name}/{part}", values))
+    return out
+
+
+_Common = tuple[str, bool, tuple[tuple[str, str], ...]]
+
+
+def _sampled(common: _Common, part: str, samples: Sequence[float]) -> QualityRecord:
+    found = estimate(samples)
+    return _one(common, part, found.mean, found.low, found.high, tuple(samples))
+
+
+def _one(
+    common: _Common, part: str, value: float, low: float | None, high: float | None, samples: tuple[float, ...] = ()
+) -> QualityRecord:
+    metric, higher, variant = common
+    return QualityRecord(metric, higher, value, low, high, samples, part, variant)
+
+
+def _is_matrix(rows: Any) -> bool:
+    """Whether `rows` are numbers by seed, equally many of each; no rows are none."""
+    if not isinstance(rows, list) or not all(isinstance(row, list) and all(map(_is_number, row)) for row in rows):
+        return False
+    return not rows or (len(rows[0]) > 1 and len({len(row) for row in rows}) == 1)
 
 
 def _is_number(value: Any) -> bool:
@@ -254,7 +288,6 @@ def _drift(ours: QualityRecord, theirs: QualityRecord, allowance: float) -> Qual
         low, high = loss - math.sqrt(down), loss + math.sqrt(up)
     return QualityDrift(
         ours.metric, ours.slice, ours.value, theirs.value, loss, low, high, allowance * abs(ours.value), paired,
-        ours.weight,
     )  # fmt: skip
 
 

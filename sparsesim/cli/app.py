@@ -12,6 +12,7 @@ from sparsesim.cli import (
     calibrate,
     catalogue,
     check,
+    diagnose,
     explain,
     gate,
     gemm,
@@ -59,7 +60,8 @@ def root(
 
 
 MODULES = (
-    gemm, simulate, explain, report, whatif, timeline, sweep, query, optimise, serve, gate, imports, audit, validate,
+    gemm, simulate, explain, report, whatif, timeline, sweep, query, optimise, serve, gate, diagnose, imports, audit,
+    validate,
     measure, microbench, calibrate, check, catalogue,
 )  # fmt: skip
 for module in MODULES:

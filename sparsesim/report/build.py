@@ -172,7 +172,7 @@ def _answer(
         mended = f"mending the fallbacks brings {impact.speedup:.2f}×"
         if impact.speedup <= result.speedup * 1.0005:
             mended = "no change of shape or pattern makes them faster"
-        second = f"{percent(fell)} of the kernel time are sparse weights on the dense path ({mended}); {worst}."
+        second = f"{percent(fell)} of the kernel time goes to sparse weights on the dense path ({mended}); {worst}."
     else:
         second = f"No sparse weight falls back to the dense path; {worst}."
     return Answer(

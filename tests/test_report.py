@@ -107,6 +107,12 @@ def test_where_no_change_helps_it_says_so():
     assert "no change helps" in markdown(made)
 
 
+def test_a_host_that_is_too_slow_is_named():
+    ops = [Gemm("a", 256, 64, 256, pattern="2:4", count=20)]
+    assert any("waits for the host" in note for note in report_workload(GPU, ops, timing="host").notes)
+    assert not any("waits for the host" in note for note in report_workload(GPU, ops).notes)
+
+
 def test_an_interval_grows_with_the_share_of_sparse_kernels():
     family = load_gpu(GPU).family
     big = Gemm("big", 4096, 4096, 4096, dtype="bf16", pattern="2:4")

@@ -44,6 +44,7 @@ LAYERS = (
     "profile_check",
     "microbench",
     "serving",
+    "quality",
     "gates",
     "calibrate",
     "scenarios",
@@ -60,11 +61,11 @@ HOMES = {
     "numba": ("device/engine.py",),
     "simpy": ("runtime.py", "device/twin.py", "serving/engine.py"),
     "matplotlib": ("figures",),
-    "pydantic": ("hardware/", "sweep/parameters.py"),
+    "pydantic": ("hardware/", "sweep/parameters.py", "quality/record.py"),
     "pydantic_core": ("hardware/",),
     "typer": ("cli/", "__main__.py"),
     "rich": ("cli/",),
-    "torch": ("backends/", "importers/"),
+    "torch": ("backends/", "importers/", "quality/lm.py"),
     "pynvml": ("backends/",),
 }
 

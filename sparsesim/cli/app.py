@@ -13,12 +13,14 @@ from sparsesim.cli import (
     catalogue,
     check,
     explain,
+    frontier,
     gate,
     gemm,
     imports,
     measure,
     microbench,
     optimise,
+    quality,
     query,
     serve,
     simulate,
@@ -58,8 +60,8 @@ def root(
 
 
 MODULES = (
-    gemm, simulate, explain, whatif, timeline, sweep, query, optimise, serve, gate, imports, audit, validate, measure,
-    microbench, calibrate, check, catalogue,
+    gemm, simulate, explain, whatif, timeline, sweep, query, optimise, serve, quality, frontier, gate, imports, audit,
+    validate, measure, microbench, calibrate, check, catalogue,
 )  # fmt: skip
 for module in MODULES:
     module.register(app)

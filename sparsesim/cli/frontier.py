@@ -136,39 +136,38 @@ def _show(result: Frontier) -> None:
     for p in sorted(result.points, key=lambda p: (p.seconds, p.entry.key)):
         if p.entry.pattern == "dense":
             rung = "rung" if p.entry.key in {r.entry.key for r in result.ladder} else ""
-            add_row(grid, p.entry.key, p.dtype, show_time(p.seconds * 1e6), interval_text(p.quality), rung)
+            add_row(grid, p.entry.key, p.dtype, show_time(p.seconds * 1e6), interval_text(p.quality, 3), rung)
     show_table(title, grid)
-    right_sparse = ("latency", "speedup", "break-even", "at budget", "to ladder")
+    right_sparse = ("latency", "speedup", "break-even", "at budget", "equal latency")
     grid = table(
-        "sparse model", "latency", "speedup", "break-even", "at budget", "against", "to ladder", "same latency",
-        "±15 %", right=right_sparse,
+        "sparse model", "latency", "speedup", "break-even", "at budget", "", "equal latency", " ", "±15 %",
+        right=right_sparse,
     )  # fmt: skip
     for c in result.comparisons:
         _add(grid, c)
-    budget = show_time(result.budget_s * 1e6) + (f", that of {result.budget_of}" if result.budget_of else "")
-    show_table(f"Budget {budget}. Differences in {result.metric}, positive = sparse is better", grid)
+    budget = show_time(result.budget_s * 1e6) + (f" (that of {result.budget_of})" if result.budget_of else "")
+    best = next((c.best.entry.key for c in result.comparisons if c.best is not None), "none")
+    show_table(f"Budget {budget}, best dense model within it: {best}. Positive = sparse is better", grid)
     for key, why in result.skipped.items():
         say(f"skipped    {key}: {why}")
     front = [p.entry.key for p in sorted(result.points, key=lambda p: p.seconds) if p.front]
     say(f"\nfront      {', '.join(front)}")
     say(
-        "speedup = simulated; break-even = the speedup at which the ladder of dense sizes is as good; at budget = minus"
-        " the best\ndense model that meets the budget; to ladder = minus the dense ladder at the same latency, "
-        "interpolated; ±15 % = that verdict\nif the simulated latency were 15 % longer and shorter. 95 % intervals."
+        "speedup = simulated, over its own dense model; break-even = the speedup at which the ladder of dense sizes\n"
+        "is as good; at budget = minus the best dense model within it; equal latency = minus the dense ladder there,\n"
+        "interpolated; ±15 % = that verdict if the simulated latency were 15 % longer and shorter. Intervals: 95 %"
     )
 
 
 def _add(grid: Table, c: Comparison) -> None:
     from sparsesim.quality.frontier import verdict
 
-    budget: tuple[str, str] = ("", "")
-    ladder: tuple[str, str] = ("faster than all rungs", "unknown")
-    if not c.meets:
-        budget = ("too slow", "")
-    elif c.best is not None and c.at_budget is not None:
-        budget = (interval_text(c.at_budget), f"{c.best.entry.model}: {verdict(c.at_budget)}")
+    budget = ("", "") if c.meets else ("too slow", "")
+    ladder = ("off the ladder", "unknown")
+    if c.at_budget is not None:
+        budget = (interval_text(c.at_budget, 3), verdict(c.at_budget))
     if c.against_ladder is not None:
-        ladder = (interval_text(c.against_ladder), verdict(c.against_ladder))
+        ladder = (interval_text(c.against_ladder, 3), verdict(c.against_ladder))
     longer, _, shorter = c.verdicts
     add_row(
         grid, c.point.entry.key, show_time(c.point.seconds * 1e6), f"{c.speedup:.3f}", _break_even(c.break_even),

@@ -93,7 +93,7 @@ def _show(file: QualityFile, drifts: list[Drift], policy: dict[str, str], some: 
             grid = table("dense model", dense[0].metric, right=(dense[0].metric,))
             for entry in dense:
                 add_row(grid, entry.model, interval_text(file.own(entry)))
-            show_table(f"{file.study}, {task}: dense models, each trained with the same budget", grid)
+            show_table(f"{file.study}, {task}: dense models", grid)
     right = ("loss", "allowed", "slice loss")
     grid = table("model", "loss", "allowed", "verdict", "worst slice", "slice loss", "verdict ", right=right)
     for drift in drifts:
@@ -120,8 +120,9 @@ def _show(file: QualityFile, drifts: list[Drift], policy: dict[str, str], some: 
 
 def interval_text(value: Interval, digits: int = 4) -> str:
     """``0.0123 ± 0.0045``, or the bounds where they are not even; the mean alone where there are none."""
+    mean = f"{round(value.mean, digits) + 0.0:.{digits}f}"  # adding 0 turns -0.0 into 0.0
     if value.low is None or value.high is None:
-        return f"{value.mean:.{digits}f}"
+        return mean
     if abs((value.high - value.mean) - (value.mean - value.low)) > 0.02 * (value.high - value.low):
-        return f"{value.mean:.{digits}f} ({value.low:.{digits}f} to {value.high:.{digits}f})"
-    return f"{value.mean:.{digits}f} ± {(value.high - value.low) / 2:.{digits}f}"
+        return f"{mean} ({value.low:.{digits}f} to {value.high:.{digits}f})"
+    return f"{mean} ± {(value.high - value.low) / 2:.{digits}f}"

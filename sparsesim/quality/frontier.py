@@ -34,7 +34,7 @@ SIMULATED = ("bf16", "f16", "i8", "e4m3", "e2m1")
 #: relative error of simulated latencies of served models, 90th percentile of measured cells (docs/serving.md)
 MODEL_ERROR = 0.15
 #: latencies at which a break-even interval is looked for, between the fastest and the slowest rung
-GRID = 400
+GRID = 160
 
 
 @dataclass(frozen=True)

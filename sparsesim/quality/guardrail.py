@@ -1,8 +1,8 @@
 """Guardrails: how far quality drifts from the dense baseline, over a task and in its worst slice.
 
 Drift is a loss: positive = worse than the baseline. Its paired 95 % interval is held against an allowance: pass where
-it lies wholly inside, fail where wholly outside, else inconclusive. Slices are judged together: with n of them each has
-an interval of level 1 - 0.05/n (Bonferroni), so the slice that looks worst by chance does not fail a model that has none.
+it lies wholly inside, fail where wholly outside, else inconclusive. Slices are judged together: with n of them each
+has an interval of level 1 - 0.05/n (Bonferroni), so that a slice that looks worst by chance fails no model.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ LABELS = {
     ".js": "javascript", ".png": "png", ".svg": "svg", ".c": "c", ".cpp": "cpp", ".md": "markdown", ".rst": "rst",
     ".toml": "toml", ".yaml": "yaml", ".xml": "xml", ".csv": "csv", ".npy": "npy", ".npz": "npz", ".gz": "gzip",
     ".zip": "zip", ".ttf": "ttf", ".pdf": "pdf", ".pkl": "pickle", ".onnx": "onnx", ".ipynb": "ipynb", ".bat": "batch",
-    ".wav": "wav", ".jpg": "jpeg", ".gif": "gif", ".pem": "pem", ".f90": "fortran", ".sh": "shell", ".mat": "matlab",
+    ".wav": "wav", ".jpg": "jpeg", ".gif": "gif", ".pem": "pem", ".f90": "fortran", ".sh": "shell",
 }  # fmt: skip
 SIDE, BLOCK, PADDING, LEAST = 1024, 4096, 256, 64
 CALIBRATION = 3

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -87,17 +88,19 @@ def from_halves(first: Interval, second: Interval) -> Interval:
 
 
 def t_quantile(probability: float, freedom: float) -> float:
-    """Quantile of Student's t above the median, by bisection of its distribution function; within 1e-9 relative."""
-    low, high = 0.0, 1.0
-    while _upper_tail(high, freedom) > 1.0 - probability:
-        low, high = high, 2.0 * high
+    """Quantile of Student's t above the median, by Newton's method on its upper tail; within 1e-9 relative.
+
+    The tail is convex there, so from the normal quantile, which is smaller, every step goes up and none too far.
+    """
+    t = NormalDist().inv_cdf(probability)
+    log_scale = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - 0.5 * math.log(freedom * math.pi)
     for _ in range(100):
-        middle = 0.5 * (low + high)
-        if _upper_tail(middle, freedom) > 1.0 - probability:
-            low = middle
-        else:
-            high = middle
-    return 0.5 * (low + high)
+        density = math.exp(log_scale - (freedom + 1) / 2 * math.log1p(t * t / freedom))
+        step = (_upper_tail(t, freedom) - (1.0 - probability)) / density
+        t += step
+        if abs(step) < 1e-12 * t:
+            break
+    return t
 
 
 def _upper_tail(t: float, freedom: float) -> float:

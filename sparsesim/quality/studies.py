@@ -79,6 +79,9 @@ def file_text(file: QualityFile) -> str:
     """A quality file as JSON, one entry a line; `read_quality` gives it back."""
     document = file.to_dict()
     entries = document.pop("entries")
+    for entry in entries:
+        if "samples" in entry:  # 1 and 0 of an accuracy without their decimals
+            entry["samples"] = [[int(x) if x.is_integer() else x for x in row] for row in entry["samples"]]
     head = json.dumps(document, indent=1)
     lines = ",\n".join("  " + json.dumps(entry, separators=(",", ":")) for entry in entries)
     return f'{head[:-2]},\n "entries": [\n{lines}\n ]\n}}\n'

@@ -29,7 +29,7 @@ AllowSlice = Annotated[
     str | None, typer.Option("--allow-slice", metavar="LOSS", help="Of each slice; by default that of the task.")
 ]
 Only = Annotated[
-    list[str] | None, typer.Option("--only", metavar="KEY", help="Only this model/pattern/method[/type]; repeat.")
+    list[str] | None, typer.Option("--only", metavar="KEY", help="Only this model/pattern/method; repeat.")
 ]
 Base = Annotated[
     str | None, typer.Option("--baseline", metavar="KEY", help="One baseline for all; by default each one's own.")

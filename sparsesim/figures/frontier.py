@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -15,8 +17,9 @@ from sparsesim.figures.style import (
     new_figure,
     styled,
 )
-from sparsesim.quality.frontier import Frontier, Point
-from sparsesim.quality.stats import Interval
+
+if TYPE_CHECKING:
+    from sparsesim.quality.frontier import Frontier, Point
 
 __all__ = ["draw_frontier"]
 
@@ -38,7 +41,7 @@ def draw_frontier(result: Frontier, title: str = "", worst: float | None = None)
         f"{result.sla.metric}, {result.sla.rate:g} requests/s" if decoders else f"pass over {result.sla.tokens} columns"
     )
     scale = f"sizes × {result.scale.width}" + (f", layers × {result.scale.depth}" if result.scale.depth > 1 else "")
-    measured = f"quality measured on {result.study} (bars: 95 % of each model alone)"
+    measured = f"quality measured on {result.study} (bars: 95 % of the paired difference to the budget's model)"
     context = f"{measured}\nlatency simulated: {result.gpu}, {load}, {scale}"
     figure, (ax,) = new_figure(title or f"{result.study} on {result.gpu}: quality against latency", context, 5.4)
     sign = 1.0 if result.better == "higher" else -1.0
@@ -75,7 +78,7 @@ def draw_frontier(result: Frontier, title: str = "", worst: float | None = None)
             groups.setdefault(round(p.seconds, 9), []).append(p)
     for members in groups.values():
         for i, p in enumerate(sorted(members, key=lambda p: p.entry.key)):
-            at = p.seconds * unit * (1.0 + 0.006 * (i - (len(members) - 1) / 2))
+            at = p.seconds * unit * (1.0 + 0.004 * (i - (len(members) - 1) / 2))
             ax.errorbar(
                 [at], [p.quality.mean], yerr=_bars([p]), color=colours[p.entry.pattern], marker=markers[p.entry.method],
                 markersize=6, capsize=2, linewidth=1, linestyle="none", zorder=5,
@@ -95,8 +98,8 @@ def draw_frontier(result: Frontier, title: str = "", worst: float | None = None)
     hidden = [p.entry.key for p in sparse if not shown(p)]
     if hidden:
         ax.text(
-            0.99, 0.02, f"{len(hidden)} sparse models are worse than the axis ends", transform=ax.transAxes,
-            fontsize=9, ha="right", color=MUTED,
+            0.01, 0.02, f"{len(hidden)} beyond the end of the axis", transform=ax.transAxes,
+            fontsize=9, ha="left", color=MUTED,
         )  # fmt: skip
     handles = [
         Line2D([], [], color=DENSE, marker="o", label="dense sizes"),
@@ -110,10 +113,7 @@ def draw_frontier(result: Frontier, title: str = "", worst: float | None = None)
     return figure
 
 
-def _bars(points: list[Point]) -> np.ndarray | None:
-    """Distances to the bounds, shape (2, points); none where an interval is unknown."""
-
-    def one(q: Interval) -> tuple[float, float]:
-        return (0.0, 0.0) if q.low is None or q.high is None else (q.mean - q.low, q.high - q.mean)
-
-    return np.array([one(p.quality) for p in points]).T
+def _bars(points: list[Point]) -> np.ndarray:
+    """Half widths of the paired differences to the baseline, (points,); 0 where unknown, and of the baseline."""
+    halves = [None if p.gain is None else p.gain.half for p in points]
+    return np.array([half or 0.0 for half in halves])

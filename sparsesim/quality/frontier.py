@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -39,13 +39,17 @@ GRID = 160
 
 @dataclass(frozen=True)
 class Point:
-    """A model with its quality and its simulated latency; `front` if no other is as fast and as good."""
+    """A model with its quality and its simulated latency.
+
+    `front` if no other is as fast and as good; `gain` = paired difference to the baseline, positive = better.
+    """
 
     entry: Entry
     dtype: str
     quality: Interval
     latency: Latency
     front: bool = False
+    gain: Interval | None = None
 
     @property
     def seconds(self) -> float:
@@ -143,6 +147,7 @@ class Frontier:
                 {
                     "model": p.entry.key, "dtype": p.dtype, "quality": p.quality.to_dict(),
                     "latency_s": p.latency.seconds.to_dict(), "paths": p.latency.paths, "front": p.front,
+                    "gain": None if p.gain is None else p.gain.to_dict(),
                 }
                 for p in self.points
             ],
@@ -246,7 +251,12 @@ def join(
         chosen = max(sizes, key=lambda p: p.seconds)
     budget = chosen.seconds if budget_s is None else budget_s
     marked = tuple(
-        Point(p.entry, p.dtype, p.quality, p.latency, not any(_dominates(q, p, sign) for q in points)) for p in points
+        replace(
+            p,
+            front=not any(_dominates(q, p, sign) for q in points),
+            gain=None if p.entry is chosen.entry else file.difference(p.entry, [(1.0, chosen.entry)]),
+        )
+        for p in points
     )
     rungs = sorted(
         (p for p in sizes if not any(_dominates(q, p, sign) for q in sizes)), key=lambda p: (p.seconds, p.entry.key)

@@ -207,6 +207,16 @@ def test_an_allowance_in_per_cent_is_of_the_baseline():
             Allowance.parse(text)
 
 
+def test_no_difference_in_few_samples_is_no_proof():
+    made = document(samples=40)
+    (drift,) = check(parse_quality(made, "q"), Allowance(0.02))
+    assert drift.loss.mean == 0.0
+    assert drift.loss.high == pytest.approx(1 - 0.025 ** (1 / 40))  # 8.8 %
+    assert drift.verdict == INCONCLUSIVE
+    assert drift.worst is not None
+    assert drift.worst[1].high == pytest.approx(1 - (0.0125 / 2) ** (1 / 10))
+
+
 def test_lower_is_better_turns_the_sign():
     made = document(0.2)
     for entry in made["entries"]:

@@ -7,6 +7,7 @@ samples belong to, the shapes of the models for simulation, and where it all com
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from sparsesim.errors import Problem, UserError, nearest
-from sparsesim.quality.stats import Interval, from_halves, paired
+from sparsesim.quality.stats import LEVEL, Interval, from_halves, paired
 from sparsesim.sparsity import Pattern
 
 __all__ = ["DecoderShape", "Entry", "GemmShape", "ModelShape", "QualityFile", "Scale", "Task", "read_quality"]
@@ -204,7 +205,8 @@ class QualityFile(_Strict):
             raise UserError(f"{first.key}: expected entries of one task, found others")
         if first.samples is not None and all(other.samples is not None for _, other in others):
             d = first.array - sum(weight * other.array for weight, other in others)
-            return paired(sign * self._units(d, first.task))
+            spread = max(float(np.ptp(e.array)) for e in (first, *(other for _, other in others)))
+            return _widened(sign * self._units(d, first.task), spread, LEVEL)
         total = self.own(first)
         for weight, other in others:
             own = self.own(other)
@@ -219,7 +221,8 @@ class QualityFile(_Strict):
             return {}
         sign = 1.0 if first.better == "higher" else -1.0
         d, of = sign * (first.array - other.array), np.asarray(names)
-        return {name: paired(d[:, of == name], level) for name in dict.fromkeys(names)}
+        spread = max(float(np.ptp(first.array)), float(np.ptp(other.array)))
+        return {name: _widened(d[:, of == name], spread, level) for name in dict.fromkeys(names)}
 
     def _units(self, values: NDArray[np.float64], task: str) -> NDArray[np.float64]:
         """(seeds, samples), or (seeds, slices) where slices are what was drawn."""
@@ -232,6 +235,19 @@ class QualityFile(_Strict):
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as in the file."""
         return self.model_dump(mode="json", exclude_none=True)
+
+
+def _widened(differences: NDArray[np.float64], spread: float, level: float) -> Interval:
+    """`paired`, but not of zero width where no two samples differ: n equal ones do not show that all are equal.
+
+    A difference of `spread`, the range of the metric, whose share is below 1 - (a/2)^(1/n) may have been missed in n
+    samples with probability a/2 (the "rule of three", Clopper and Pearson's bound at no event).
+    """
+    found = paired(differences, level)
+    if differences.size == 1 or np.ptp(differences) > 0:
+        return found
+    half = spread * (1.0 - ((1.0 - level) / 2) ** (1.0 / found.samples))
+    return replace(found, low=found.mean - half, high=found.mean + half)
 
 
 def parse_quality(document: Any, where: str) -> QualityFile:

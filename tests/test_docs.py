@@ -1,6 +1,6 @@
-"""The README is true: its commands are run, and what it shows is what they print.
+"""The README and the pages are true: their commands are run, and what they show is what the commands print.
 
-`UPDATE_README=1 pytest tests/test_docs.py` writes today's output into the README.
+`UPDATE_README=1 pytest tests/test_docs.py` writes today's output into them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
+PAGES = (README, *sorted((ROOT / "docs").glob("*.md")))
 #: a console block: a command line behind "$ ", then what it prints
 BLOCK = re.compile(r"```console\n\$ (?P<command>[^\n]+)\n(?P<output>.*?)```", re.DOTALL)
 WIDTH = "150"
@@ -31,8 +32,8 @@ def models() -> None:
     subprocess.run([sys.executable, "tests/make_models.py", "out/models"], cwd=ROOT, check=True)
 
 
-def blocks() -> list[re.Match[str]]:
-    return list(BLOCK.finditer(README.read_text(encoding="utf-8")))
+def blocks(page: Path) -> list[re.Match[str]]:
+    return list(BLOCK.finditer(page.read_text(encoding="utf-8")))
 
 
 def run(command: str) -> str:
@@ -51,16 +52,19 @@ def run(command: str) -> str:
     return "".join(line.rstrip() + "\n" for line in done.stdout.splitlines())
 
 
-@pytest.mark.parametrize("command", [block["command"] for block in blocks()])
-def test_readme_shows_what_the_command_prints(command):
+@pytest.mark.parametrize(
+    ("page", "command"), [(page.name, block["command"]) for page in PAGES for block in blocks(page)]
+)
+def test_a_page_shows_what_the_command_prints(page: str, command: str) -> None:
+    (path,) = [path for path in PAGES if path.name == page]
     printed = run(command)
     if os.environ.get("UPDATE_README"):
-        text = README.read_text(encoding="utf-8")
-        for block in blocks():
+        text = path.read_text(encoding="utf-8")
+        for block in blocks(path):
             if block["command"] == command:
                 text = text.replace(block[0], f"```console\n$ {command}\n{printed}```")
-        README.write_text(text, encoding="utf-8")
-    (shown,) = [block["output"] for block in blocks() if block["command"] == command]
+        path.write_text(text, encoding="utf-8")
+    (shown,) = [block["output"] for block in blocks(path) if block["command"] == command]
     assert shown == printed
 
 

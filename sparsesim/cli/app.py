@@ -22,6 +22,7 @@ from sparsesim.cli import (
     optimise,
     quality,
     query,
+    report,
     serve,
     simulate,
     sweep,
@@ -60,8 +61,8 @@ def root(
 
 
 MODULES = (
-    gemm, simulate, explain, whatif, timeline, sweep, query, optimise, serve, quality, frontier, gate, imports, audit,
-    validate, measure, microbench, calibrate, check, catalogue,
+    gemm, simulate, explain, report, whatif, timeline, sweep, query, optimise, serve, quality, frontier, gate, imports,
+    audit, validate, measure, microbench, calibrate, check, catalogue,
 )  # fmt: skip
 for module in MODULES:
     module.register(app)

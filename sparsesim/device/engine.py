@@ -37,16 +37,18 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numba
 import numpy as np
 
-__all__ = ["OWNERS", "RECORDED", "TICKS", "Buffers", "Launch", "Owner", "Stat", "allocate", "run"]
+__all__ = ["OWNERS", "RECORDED", "SEED", "TICKS", "Buffers", "Launch", "Owner", "Stat", "allocate", "run"]
 
 #: ticks per SM cycle: fine enough that rounding a service time costs less than 1e-4 of it
 TICKS = 4096
+#: of the pseudo-random L2 replacement, the only chance there is; fixed, so that equal launches are equal
+SEED = 0
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-#: cached on disk, no fast-math, NumPy error model, other threads may run meanwhile. `_nrt=False` leaves out the counting
-#: of references to the arrays, two thirds of the time otherwise: the loop allocates nothing, its caller holds them all
+#: cached on disk, no fast-math, NumPy error model, other threads may run meanwhile. `_nrt=False` leaves out counting
+#: references to arrays, two thirds of the time otherwise: the loop allocates nothing, and its caller holds them all
 POLICY = {"cache": True, "fastmath": False, "error_model": "numpy", "nogil": True, "_nrt": False}
 
 
@@ -210,6 +212,7 @@ def allocate(p: Launch, bins: int = 0, bin_ticks: int = 0) -> Buffers:
     work["sm"] = np.arange(workers) % p.sms
     glob = np.zeros(G_COUNT, dtype=np.int64)
     glob[G_BIN] = bin_ticks
+    glob[G_RANDOM] = SEED
     return Buffers(
         block=block,
         resident=np.zeros(blocks, dtype=np.int32),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -447,6 +448,26 @@ def test_the_language_model_trains_prunes_and_repeats():
     assert np.array_equal(first, lm.bits_per_byte(dense.module, windows))  # the dense model is left as it was
 
 
+def test_the_language_model_study_makes_a_whole_file(monkeypatch):
+    for package in ("torch", "gensim"):
+        pytest.importorskip(package)
+    from sparsesim.quality import lm, lm_study
+
+    data = np.random.default_rng(0).integers(0, 256, 4000).astype(np.uint8)
+    text = lm.Text(data, data[: 8 * 9].reshape(8, 9), ("a",) * 4 + ("b",) * 4, 3, 1, "0" * 64)
+    monkeypatch.setattr(lm_study, "load_text", lambda context: text)
+    done = []
+    budget = lm.Budget(steps=3, batch=2, context=8, layers=1)
+    file = lm_study.run_lm(2, (16, 32), ("2:4",), budget, lambda *x: done.append(x))
+    assert done[-1] == (8, 8)
+    assert [e.key for e in file.entries] == [
+        "lm-16/dense/dense", "lm-32/dense/dense", "lm-32/2:4/magnitude", "lm-32/2:4/wanda", "lm-32/2:4/sparsegpt",
+        "lm-32/2:4/gradual", "lm-32/2:4/sr-ste",
+    ]  # fmt: skip
+    assert parse_quality(json.loads(file_text(file)), "again") == file
+    assert file.own(file.entries[0]).samples == 2  # articles, not windows
+
+
 def test_the_language_model_does_not_see_what_it_predicts():
     torch = pytest.importorskip("torch")
     from sparsesim.quality import lm
@@ -460,6 +481,23 @@ def test_the_language_model_does_not_see_what_it_predicts():
         before, after = module(rows)[0], module(changed)[0]
     assert torch.allclose(before[:10], after[:10])
     assert not torch.allclose(before[10:], after[10:])
+
+
+def test_kept_results_say_where_they_come_from():
+    files = {path.stem: read_quality(path) for path in (Path(__file__).parent.parent / "docs/quality").glob("*.json")}
+    assert {"byte_lm", "magika"} == set(files)
+    for file in files.values():
+        assert {"data", "date", "packages", "sparsesim"} <= set(file.provenance)
+        assert all(e.samples is not None for e in file.entries)
+        assert {e.model for e in file.entries} == set(file.models)
+    lm = files["byte_lm"]
+    assert len(lm.provenance["text_sha256"]) == 64
+    assert {e.array.shape for e in lm.entries} == {(3, 256)}
+    # the ladder separates: each rung is better than the next smaller one, beyond noise
+    ladder = sorted((e for e in lm.entries if e.dense), key=lambda e: int(e.model.removeprefix("lm-")))
+    assert len(ladder) >= 3
+    for small, large in pairwise(ladder):
+        assert lm.difference(large, [(1.0, small)]).low > 0, (small.key, large.key)
 
 
 @pytest.mark.slow

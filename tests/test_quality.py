@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from itertools import pairwise
 from pathlib import Path
 
@@ -516,4 +515,34 @@ def test_magika_is_pruned_along_channels(tmp_path):
     ]  # fmt: skip
     assert file.own(file.entries[0]).mean == 1.0
     assert file.provenance["files"] == 9
-    assert os.path.basename(str(tmp_path)) not in json.dumps(file.provenance)  # no paths of this machine
+    assert tmp_path.name not in json.dumps(file.provenance)  # no paths of this machine
+
+
+@pytest.mark.slow
+def test_the_error_of_a_pruned_convolution_is_the_one_its_gram_matrix_says(tmp_path):
+    """Columns of weights, Gram matrix and groups are in one order: taps, then channels."""
+    onnx = pytest.importorskip("onnx")
+    for package in ("onnxruntime", "magika"):
+        pytest.importorskip(package)
+    from importlib.resources import files
+
+    from sparsesim.quality import magika_study as study
+
+    path = tmp_path / "a.py"
+    path.write_text("".join(f"def f{i}(x):\n    return x + {i}\n\n\n" for i in range(90)))
+    x = study._features(path)[None]
+    (at,) = (Path(str(files("magika"))) / "models").glob("*/model.onnx")
+    dense, pruned = onnx.load(str(at)), onnx.load(str(at))
+    layers = study._layers(dense)
+    grams = study._grams(dense, layers, x)
+    study._prune(pruned, layers, grams, "2:4", "sparsegpt")
+    conv = next(node for node in dense.graph.node if node.op_type == "Conv")
+    outputs, weights = [], []
+    for model in (dense, pruned):
+        w = next(onnx.numpy_helper.to_array(w) for w in model.graph.initializer if w.name == conv.input[1])
+        weights.append(w[..., 0].transpose(0, 2, 1).reshape(len(w), -1))
+        model.graph.output.append(onnx.helper.make_tensor_value_info(conv.output[0], onnx.TensorProto.FLOAT, None))
+        outputs.append(study._run(model, x, [conv.output[0]])[0])
+    assert check_pattern(weights[1], Pattern(2, 4)).ok
+    measured = np.linalg.norm(outputs[1] - outputs[0]) / np.linalg.norm(outputs[0])
+    assert measured == pytest.approx(output_error(*weights, grams[conv.input[1]]), rel=1e-3)

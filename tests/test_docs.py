@@ -32,6 +32,19 @@ def models() -> None:
     subprocess.run([sys.executable, "tests/make_models.py", "out/models"], cwd=ROOT, check=True)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def release(models: None) -> None:
+    """What the release of the README starts from: the model and the base's run."""
+    for command in release_commands()[:2]:
+        run(command)
+
+
+def release_commands() -> list[str]:
+    """The way from a model to a release decision."""
+    _, block = SHELL.findall(README.read_text(encoding="utf-8"))
+    return block.splitlines()
+
+
 def blocks(page: Path) -> list[re.Match[str]]:
     return list(BLOCK.finditer(page.read_text(encoding="utf-8")))
 
@@ -69,12 +82,20 @@ def test_a_page_shows_what_the_command_prints(page: str, command: str) -> None:
 
 
 def test_the_way_from_three_real_models_runs_as_written():
-    (block,) = SHELL.findall(README.read_text(encoding="utf-8"))
+    block, _ = SHELL.findall(README.read_text(encoding="utf-8"))
     first, *commands = block.splitlines()
     assert first == "make models"
     assert [command.split()[1] for command in commands].count("simulate") == 3
     for command in commands:
         assert run(command)
+
+
+def test_five_commands_lead_from_a_model_to_a_release_decision():
+    commands = release_commands()
+    assert [command.split()[1] for command in commands] == ["import", "simulate", "gate", "diagnose", "diagnose"]
+    printed = [run(command) for command in commands[2:]]  # the fixture has run the others
+    assert "mechanism    fallback" in printed[1]
+    assert printed[2].startswith("SHIP")
 
 
 def test_readme_names_the_two_commands():

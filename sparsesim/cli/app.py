@@ -12,6 +12,7 @@ from sparsesim.cli import (
     calibrate,
     catalogue,
     check,
+    diagnose,
     explain,
     frontier,
     gate,
@@ -61,8 +62,8 @@ def root(
 
 
 MODULES = (
-    gemm, simulate, explain, report, whatif, timeline, sweep, query, optimise, serve, quality, frontier, gate, imports,
-    audit, validate, measure, microbench, calibrate, check, catalogue,
+    gemm, simulate, explain, report, whatif, timeline, sweep, query, optimise, serve, quality, frontier, gate, diagnose,
+    imports, audit, validate, measure, microbench, calibrate, check, catalogue,
 )  # fmt: skip
 for module in MODULES:
     module.register(app)

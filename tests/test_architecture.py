@@ -49,6 +49,7 @@ LAYERS = (
     "profile_check",
     "microbench",
     "serving",
+    "quality",
     "gates",
     "calibrate",
     "scenarios",
@@ -66,12 +67,12 @@ HOMES = {
     "numba": ("device/engine.py",),
     "simpy": ("runtime.py", "device/twin.py", "serving/engine.py"),
     "matplotlib": ("figures",),
-    "pydantic": ("hardware/", "sweep/parameters.py", "diagnose/fields.py"),
+    "pydantic": ("hardware/", "sweep/parameters.py", "diagnose/fields.py", "quality/record.py"),
     "pydantic_core": ("hardware/",),
     "typer": ("cli/", "__main__.py"),
     "rich": ("cli/",),
     "jinja2": ("diagnose/page.py", "report/"),
-    "torch": ("backends/", "importers/"),
+    "torch": ("backends/", "importers/", "quality/lm.py"),
     "pynvml": ("backends/",),
 }
 

@@ -14,12 +14,14 @@ from sparsesim.cli import (
     check,
     diagnose,
     explain,
+    frontier,
     gate,
     gemm,
     imports,
     measure,
     microbench,
     optimise,
+    quality,
     query,
     report,
     serve,
@@ -60,9 +62,8 @@ def root(
 
 
 MODULES = (
-    gemm, simulate, explain, report, whatif, timeline, sweep, query, optimise, serve, gate, diagnose, imports, audit,
-    validate,
-    measure, microbench, calibrate, check, catalogue,
+    gemm, simulate, explain, report, whatif, timeline, sweep, query, optimise, serve, quality, frontier, gate, diagnose,
+    imports, audit, validate, measure, microbench, calibrate, check, catalogue,
 )  # fmt: skip
 for module in MODULES:
     module.register(app)

@@ -28,7 +28,7 @@ def added_s(gpu: GpuSpec, added: Added, timing: str, free_launch: bool = False) 
 
 def host_s(gpu: GpuSpec, call: Call, timing: str) -> float:
     """Host time [s] of a call beyond that of a dense one, without a serial plan."""
-    each = {"stream": gpu.launch.host_call, "host": gpu.launch.framework_call}.get(timing)
+    each = {"stream": gpu.launch.host_call, "host": gpu.launch.host_call, "event": 0.0}.get(timing)
     if each is None:
         return 0.0
     return len(call.added) * each + call.host_s + (0.0 if call.serial else call.plan_s)
@@ -65,8 +65,10 @@ def call_s(
     if free_launch:
         return product + beside
     floor = {"stream": gpu.launch.host_call, "host": gpu.launch.framework_call}.get(timing, 0.0)
-    each = floor if timing in ("stream", "host") else 0.0
-    host = floor + len(kept) * each + call.host_s + (0.0 if call.serial else call.plan_s)
+    # added launches are issued inside the call
+    host = floor + len(kept) * gpu.launch.host_call + call.host_s + (0.0 if call.serial else call.plan_s)
     if timing in ("stream", "host"):
         return max(product + beside, host) + plan_s(call, timing)
-    return product + beside + plan_s(call, timing)
+    # between the events of one call the GPU waits for the host
+    waits = call.host_s + (0.0 if call.serial else call.plan_s) if timing == "event" else 0.0
+    return product + beside + waits + plan_s(call, timing)

@@ -145,7 +145,12 @@ class Attributor:
         out = get_stack(self.simulator.stack.dense_stack).output(op.dtype)
         operands = self.simulator.library.operands(op, None)
         launch = result.dense_launch
-        chosen, times = self._times(op, operands, out, protocol, launch.kernel, launch.seconds)
+        call = self.simulator.dense_call(op)
+        chosen, times = self._times(op, operands, out, protocol, launch.kernel, launch.seconds, call)
+        if call is not None:  # with conversions idealised the framework's dense call is its product alone
+            bare, alone = self._times(op, operands, out, protocol, launch.kernel, launch.seconds)
+            times = np.where(MASKS & bit("conversion"), alone, times)
+            return lambda mask: bare if mask & bit("conversion") else chosen, times
         if self.simulator.baseline == "search":
             return lambda mask: chosen, times
         best = self.simulator.time_dense(op, protocol, "search")[1]

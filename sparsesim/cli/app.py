@@ -20,6 +20,7 @@ from sparsesim.cli import (
     microbench,
     optimise,
     query,
+    replay,
     serve,
     simulate,
     sweep,
@@ -59,7 +60,7 @@ def root(
 
 MODULES = (
     gemm, simulate, explain, whatif, timeline, sweep, query, optimise, serve, gate, imports, audit, validate, measure,
-    microbench, calibrate, check, catalogue,
+    microbench, calibrate, check, replay, catalogue,
 )  # fmt: skip
 for module in MODULES:
     module.register(app)

@@ -64,7 +64,7 @@ def flags_of(case: Case) -> frozenset[str]:
         found.add("training")
     if case.level in ("model", "training") or case.model:
         found.add("model")
-    if case.level in ("op", "model") and "compiled" not in found and not found & {"decoder"}:
+    if case.level == "op" and "compiled" not in found:
         found.add("eager")
     if case.stack in _LIBRARIES:
         found.add("library")

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from sparsesim.attribution import Attributor
-from sparsesim.attribution.losses import losses_us
+from sparsesim.attribution.losses import STEP_BUDGET, WAVES, losses_of
 from sparsesim.device.elementwise import stream_s
+from sparsesim.device.simulate import Device
 from sparsesim.overheads import host_s, plan_s
 from sparsesim.protocol import Protocol, interval_s
 from sparsesim.serving.kernels import prefill_attention_s
@@ -29,8 +29,6 @@ EAGER_CALL_S = 60e-6
 ATTENTION, STREAM = 0.55, 0.8
 #: ops beside the GEMMs that a compiler fuses into their neighbours, or that fused attention contains
 FUSED, IN_ATTENTION = ("residual", "activation"), ("softmax",)
-STEP_BUDGET = 12_000
-
 
 @dataclass(frozen=True)
 class Timed:
@@ -81,7 +79,7 @@ def forward(
     by_reason: dict[tuple[str, str], float] = {}
     texts: dict[tuple[str, str], str] = {}
     lost: dict[str, float] = {}
-    attributor = Attributor(simulator, STEP_BUDGET)
+    device = Device(gpu, STEP_BUDGET, WAVES)
     for op in listed:
         if op.kind == "matmul":
             if op.family != "attn_values":
@@ -105,8 +103,8 @@ def forward(
             sparse.host += op.count * host_s(gpu, call, timing)
             sparse.waits += op.count * plan_s(call, timing)
             if losses:
-                for name, us in losses_us(attributor, op, protocol).items():
-                    lost[name] = lost.get(name, 0.0) + op.count * us
+                for name, share in losses_of(simulator, op, protocol, device).items():
+                    lost[name] = lost.get(name, 0.0) + op.count * share * result.time_us
                 lost["host-plan"] = lost.get("host-plan", 0.0) + 1e6 * op.count * (
                     host_s(gpu, call, timing) + plan_s(call, timing)
                 )

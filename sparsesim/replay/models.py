@@ -119,7 +119,9 @@ def model_of(text: str, dtype: str, pattern: str, batch: int = 1) -> Model | Non
         if not re.search(NETWORKS, words):
             return None
         count = int(images[1]) if images else max(batch, IMAGES)
-        loaded = load_workload("resnext101-32x8d", count if count in (1, 8, 16, 32, 64) else IMAGES, None, dtype, pattern)
+        loaded = load_workload(
+            "resnext101-32x8d", tokens=count if count in (1, 8, 16, 32, 64) else IMAGES, dtype=dtype, pattern=pattern
+        )
         return Model("resnext101-32x8d", loaded.ops, loaded.others, f"the packaged ResNeXt-101 32x8d, {count} images")
     kind = config["model_type"]
     if kind == "bert":

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sparsesim.attribution import Attributor
-from sparsesim.attribution.losses import losses_us
+from sparsesim.attribution.losses import losses_of
 from sparsesim.errors import UserError, nearest
 from sparsesim.hardware import GpuSpec, gpu_names, load_gpu
 from sparsesim.lowering import NoKernelError
@@ -39,7 +38,6 @@ SPELT = {
 }  # fmt: skip
 #: bits of a stored weight
 WEIGHT_BITS = {"w4a16": 4, "w8a16": 8}
-STEP_BUDGET = 12_000
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,8 @@ class Outcome:
 
     path : ``sparse``, ``dense`` or ``error``; "" where the case could not be run
     speedup : dense time over this time at the case's level; None for an error
-    losses : share of this time by loss, largest first; computed where the case names losses
+    losses : by loss its share, largest first: ln share of the speedup of an op (`attribution.losses`), share of the
+        time of a pass; computed where the case names losses
     ok, why : whether it is what the case expects; all that is not, or what was assumed
     """
 
@@ -108,6 +107,9 @@ def replay(
 def find_gpu(name: str) -> GpuSpec:
     """The GPU of a report: packaged, in any spelling of its name; raises UserError if there is no hardware file."""
     known = {_plain(item): item for item in gpu_names()}
+    longer = [item for item in known if item.startswith(_plain(name))]
+    if len(longer) == 1:  # a800, of which there is one
+        return load_gpu(known[longer[0]])
     if _plain(name) not in known:
         raise UserError(f"gpu: expected one with a hardware file, found {name!r}{nearest(name, gpu_names())}")
     return load_gpu(known[_plain(name)])
@@ -201,7 +203,7 @@ def _op(case: Case, dtype: str, is_convolution: bool) -> tuple[Gemm, str]:
 def _timing(case: Case, stack: Stack) -> str:
     if case.level == "kernel":
         return "kernel"
-    return "stream" if "library" in stack.setting.flags else "host"
+    return "event" if "library" in stack.setting.flags else "host"
 
 
 def _single(case: Case, simulator: Simulator, op: Gemm, losses: bool, notes: list[str]) -> Outcome:
@@ -213,21 +215,20 @@ def _single(case: Case, simulator: Simulator, op: Gemm, losses: bool, notes: lis
     result = simulator.gemm(op, protocol)
     shares: dict[str, float] = {}
     if losses and result.path == "sparse":
-        lost = losses_us(Attributor(simulator, STEP_BUDGET), op, protocol)
-        shares = _shares(lost, result.time_us)
+        shares = _largest_first(losses_of(simulator, op, protocol))
     return Outcome(
         case.id, result.path, result.reason, result.speedup, shares, False, result.reason_text, tuple(notes)
     )  # fmt: skip
 
 
-def _shares(lost_us: dict[str, float], time_us: float) -> dict[str, float]:
-    return {name: us / time_us for name, us in sorted(lost_us.items(), key=lambda item: -item[1])}
+def _largest_first(shares: dict[str, float]) -> dict[str, float]:
+    return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
 
 def _of(case: Case, timed: Timed, notes: list[str]) -> Outcome:
     if timed.path == "error":
         return Outcome(case.id, "error", timed.reason, None, {}, False, timed.text, tuple(notes))
-    shares = _shares(timed.losses_us, timed.time_us)
+    shares = _largest_first({name: us / timed.time_us for name, us in timed.losses_us.items()})
     speedup = timed.dense_us / timed.time_us
     return Outcome(case.id, timed.path, timed.reason, speedup, shares, False, timed.text, tuple(notes))
 

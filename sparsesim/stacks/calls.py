@@ -82,6 +82,8 @@ class CatalogueSpec(Strict):
         default algorithm, or the only tile)
     family : instruction family of the tiles, where they are not the library's own for the GPU
     tiles : type → rows of (m, n, k in elements of that type, stages, warps m, warps n)
+    raster_group : width of the band of tiles that the launch order walks
+    cluster : CTAs of a cluster along m and n, for the families that have them
     loss : the name of what this choice costs against a search of the library's own kernels
     """
 
@@ -91,6 +93,8 @@ class CatalogueSpec(Strict):
     policy: Literal["search", "heuristic", "first"] = "search"
     family: Literal["sm80", "sm90", "sm100"] | None = None
     tiles: dict[str, tuple[tuple[int, int, int, int, int, int], ...]] = Field(default_factory=dict)
+    raster_group: Annotated[int, Field(ge=1, le=64)] = 8
+    cluster: tuple[int, int] = (1, 1)
     loss: Literal["alg-default", "legacy-mma", "tile-waste"] | None = None
 
     def kernels(self, dtype: str) -> tuple[Kernel, ...] | None:
@@ -98,7 +102,14 @@ class CatalogueSpec(Strict):
         rows = self.tiles.get("f16" if dtype == "bf16" and "bf16" not in self.tiles else dtype)
         if rows is None or self.family is None:
             return None
-        return tuple(Kernel(self.family, True, m, n, k, stages, wm, wn) for m, n, k, stages, wm, wn in rows)
+        persistent = self.family != "sm80"
+        return tuple(
+            Kernel(
+                self.family, True, m, n, k, stages, wm, wn, *self.cluster, persistent=persistent,
+                raster_group=self.raster_group, raster_along_m=persistent,
+            )
+            for m, n, k, stages, wm, wn in rows
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -122,6 +133,7 @@ class Call:
     op : as the kernel sees it: the sparse operand as A, sides padded
     plain : the same without padding
     added : launches beside the product, in order
+    dense_added : those of the dense call of the same framework
     host_s, plan_s : host time beyond that of a plain framework call [s]; `serial` = the GPU waits for the plan
     policy, kernels, loss : how the kernel is picked, out of which (None: the library's own), and the name of that loss
     """
@@ -130,6 +142,7 @@ class Call:
     plain: Gemm
     policy: str
     added: tuple[Added, ...] = ()
+    dense_added: tuple[Added, ...] = ()
     host_s: float = 0.0
     plan_s: float = 0.0
     serial: bool = False

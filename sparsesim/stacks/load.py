@@ -17,7 +17,7 @@ from sparsesim.stacks.calls import AddedSpec, CatalogueSpec, HostSpec
 from sparsesim.stacks.conditions import Condition, Sizes, Strict
 from sparsesim.stacks.facts import Setting
 from sparsesim.stacks.rules import TREATMENTS, Asks, Behaviour, Rule, Stack
-from sparsesim.stacks.versions import parse_version
+from sparsesim.stacks.versions import parse_version, satisfies
 from sparsesim.workload import DTYPES
 
 __all__ = ["CODES", "StackFile", "get_stack", "load_stack", "stack_files", "stack_names"]
@@ -86,6 +86,7 @@ class StackFile(Strict):
     padding: tuple[PaddingSpec, ...] = ()
     catalogue: tuple[CatalogueSpec, ...] = ()
     added: tuple[AddedSpec, ...] = ()
+    dense_added: tuple[AddedSpec, ...] = ()
     host: tuple[HostSpec, ...] = ()
 
     @model_validator(mode="after")
@@ -122,6 +123,7 @@ class StackFile(Strict):
                     where(rule.when),
                 )
                 for rule in self.rules
+                if _there(rule.when, chosen)
             ),
             policy=self.policy,
             output=self.output_bytes.__getitem__,
@@ -132,10 +134,13 @@ class StackFile(Strict):
             treatment=treatment or self.treatment,
             setting=own,
             behaviour=Behaviour(
-                padding=tuple((item.when, dict(item.multiple)) for item in self.padding),
-                catalogue=self.catalogue,
-                added=self.added,
-                host=self.host,
+                padding=tuple(
+                    (item.when, dict(item.multiple)) for item in self.padding if _there(item.when, chosen)
+                ),
+                catalogue=tuple(item for item in self.catalogue if _there(item.when, chosen)),
+                added=tuple(item for item in self.added if _there(item.when, chosen)),
+                dense_added=tuple(item for item in self.dense_added if _there(item.when, chosen)),
+                host=tuple(item for item in self.host if _there(item.when, chosen)),
                 builder=self.builder,
                 emulated=self.emulated,
             ),
@@ -152,6 +157,11 @@ class StackFile(Strict):
             listed = f"{self.versions[0]} to {self.versions[-1]}" if known else "no version: this stack has none"
             raise UserError(f"stack {self.name}: version: expected {listed}, found {show(version)}")
         return version
+
+
+def _there(when: Condition, version: str) -> bool:
+    """Whether a part with condition `when` is there in `version` at all."""
+    return when.version is None or satisfies(version, when.version)
 
 
 def where(when: Condition) -> str:

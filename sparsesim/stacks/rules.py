@@ -84,6 +84,7 @@ class Behaviour:
     """What the calls of a stack do beside deciding; see `calls` for the parts, of which the first that holds counts.
 
     padding : sides of the activation are padded to these multiples by type (``*`` = any), or refused
+    dense_added : launches of the framework's dense call, such as the quantisation of the activation
     builder : sparse is taken only where it is timed to be faster
     emulated : the pattern is unpacked in front of the dense instruction
     """
@@ -91,6 +92,7 @@ class Behaviour:
     padding: tuple[tuple[Condition, dict[str, Sizes]], ...] = ()
     catalogue: tuple[CatalogueSpec, ...] = ()
     added: tuple[AddedSpec, ...] = ()
+    dense_added: tuple[AddedSpec, ...] = ()
     host: tuple[HostSpec, ...] = ()
     builder: bool = False
     emulated: bool = False
@@ -149,6 +151,7 @@ class Stack:
 
         wide = next((padded(plain, table, dtype) for when, table in known.padding if holds(when)), plain)
         added = tuple(added_launches(known.added, op, wide if op is plain else op, gpu, setting))
+        beside_dense = tuple(added_launches(known.dense_added, op, op, gpu, setting))
         host = next((spec for spec in known.host if holds(spec.when)), None)
         chosen = next((spec for spec in known.catalogue if holds(spec.when)), None)
         return Call(
@@ -156,6 +159,7 @@ class Stack:
             plain=plain,
             policy=self.policy if chosen is None else chosen.policy,
             added=added,
+            dense_added=beside_dense,
             host_s=1e-6 * host.call_us if host else 0.0,
             plan_s=1e-6 * host.plan_us if host else 0.0,
             serial=bool(host and host.serial),

@@ -29,7 +29,7 @@ MEASURED = (
     "rtx4090,lib,512,512,512,1,f16,f32,2:4,A,12.5,stream,warm,free,S,src\n"
     "rtx4090,lib,512,512,512,1,f16,f32,dense,,13.5,stream,warm,free,S,src\n"
     "rtx4090,lib,256,256,256,1,f16,f32,dense,,4.0,stream,warm,free,S,src\n"
-    "mi300x,lib,256,256,256,1,f16,f32,dense,,14.0,stream,warm,free,S,src\n"
+    "mi210,lib,256,256,256,1,f16,f32,dense,,14.0,stream,warm,free,S,src\n"
 )
 TRACE = (
     "name,m,n,k,pattern,count\n"
@@ -72,7 +72,7 @@ def folder(tmp_path):
         'count = { value = -8, unit = "-", source = "X", status = "assumed" }\n',
         "findings.toml": 'extends = "rtx4090"\nname = "mine"\ntitle = "Mine"\n[sm]\n'
         'count = { value = 64, unit = "-", source = "ASSUMED", status = "assumed" }\n',
-        "m-none.csv": "\n".join([MEASURED.splitlines()[0], *(x for x in MEASURED.splitlines() if "mi300x" in x)])
+        "m-none.csv": "\n".join([MEASURED.splitlines()[0], *(x for x in MEASURED.splitlines() if "mi210" in x)])
         + "\n",
         "unitless.toml": 'extends = "rtx4090"\nname = "mine"\n[sm]\n'
         'count = { value = 64, source = "-", status = "assumed" }\n',
@@ -216,10 +216,10 @@ def test_validate(run, folder):
         "library", "timing", "source", "measured_us", "predicted_us", "low_us", "high_us",
     }  # fmt: skip
     assert len(data["rows"]) == 3
-    assert "mi300x" in data["skipped"][0]["why"]
+    assert "mi210" in data["skipped"][0]["why"]
     text = run("validate", folder / "measured.csv", "--min-us", 0)[1]
     assert "3 rows predicted, 1 skipped" in text
-    assert "mi300x" in text
+    assert "mi210" in text
 
 
 def test_check_lists_what_rests_on_no_source(run):

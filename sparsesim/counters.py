@@ -198,7 +198,7 @@ def count(
         if op not in known:
             known[op] = _metadata_of(device, row.result, stack, result)
         precision.append(_precision(row, row.result.op, stack, asked_dtype))
-        conversions += _conversions(row)
+        conversions += _conversions(row, row.result.op, stack, gpu)
         if progress is not None:
             progress(done, len(result.rows))
     each = [known[_plain(row.result.op)] for row in result.rows if row.result is not None]
@@ -237,9 +237,13 @@ def _of_sparse(result: WorkloadResult, fallbacks: Iterable[PathShare]) -> Rate:
     return _rate(fallbacks, sum(row.launches for row in rows), sum(row.flops for row in rows), time_us)
 
 
-def _conversions(row: OpRow) -> list[Conversion]:
-    """What the stack launches beside the products of one op: its record's `overheads_us` and `overheads_bytes`."""
-    times, moved = row.gemm.get("overheads_us", {}), row.gemm.get("overheads_bytes", {})
+def _conversions(row: OpRow, op: Gemm, stack: Stack, gpu: GpuSpec) -> list[Conversion]:
+    """What the stack launches beside the products of one op: times of its record, bytes of the stack's call."""
+    times: dict[str, float] = row.gemm.get("overheads_us", {})
+    moved: dict[str, float] = dict(row.gemm.get("overheads_bytes", {}))
+    if not moved and times and row.gemm["path"] == "sparse":
+        for added in stack.call(op, gpu).added:
+            moved[added.loss] = moved.get(added.loss, 0.0) + added.read_bytes + added.write_bytes
     return [
         Conversion(row.name, what, row.launches, None if what not in moved else moved[what] * row.launches,
                    us * row.launches)

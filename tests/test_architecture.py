@@ -15,6 +15,7 @@ LAYERS = (
     "_version",
     "errors",
     "units",
+    "wording",
     "datafiles",
     "processes",
     "sparsity",
@@ -34,11 +35,15 @@ LAYERS = (
     "runtime",
     "chrometrace",
     "attribution",
+    "counters",
+    "impact",
     "measured",
     "measure",
     "backends",
     "profiles",
     "uncertainty",
+    "confidence",
+    "report",
     "validate",
     "live",
     "profile_check",
@@ -65,13 +70,13 @@ HOMES = {
     "pydantic_core": ("hardware/",),
     "typer": ("cli/", "__main__.py"),
     "rich": ("cli/",),
-    "jinja2": ("diagnose/page.py",),
+    "jinja2": ("report/", "diagnose/page.py"),
     "torch": ("backends/", "importers/"),
     "pynvml": ("backends/",),
 }
 
 #: libraries that every installation has; others are optional, and imported by the function that needs them
-REQUIRED = {*HOMES, "numpy", "sparsesim"} - {"torch", "pynvml", "jinja2"}
+REQUIRED = {*HOMES, "numpy", "sparsesim"} - {"torch", "pynvml"}
 
 MAX_LINES = 600
 #: Numba's disk cache does not notice an edit in another file, so all jitted code is in one

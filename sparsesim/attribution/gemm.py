@@ -82,6 +82,17 @@ class Attributor:
             self._known[plain, protocol] = self._gemm(plain, protocol)
         return replace(self._known[plain, protocol], op=op)
 
+    @staticmethod
+    def eligible_form(simulator: Simulator, op: Gemm) -> Gemm | None:
+        """`op` with its sparse operand as A and its sides at the smallest multiples that the stack runs sparse.
+
+        None if no size helps.
+        """
+        if op.sparse_operand != "A":
+            op = replace(op, m=op.n, n=op.m, sparse_operand="A")
+        padded = _padded(simulator.stack, op, simulator)
+        return padded if simulator.stack.decide(padded, simulator.gpu).path == "sparse" else None
+
     def _gemm(self, op: Gemm, protocol: Protocol) -> Attribution:
         before = self.engine_runs
         result = self.simulator.gemm(op, protocol)

@@ -21,6 +21,7 @@ from sparsesim.cli import (
     microbench,
     optimise,
     query,
+    report,
     serve,
     simulate,
     sweep,
@@ -59,8 +60,8 @@ def root(
 
 
 MODULES = (
-    gemm, simulate, explain, whatif, timeline, sweep, query, optimise, serve, gate, diagnose, imports, audit, validate,
-    measure, microbench, calibrate, check, catalogue,
+    gemm, simulate, explain, report, whatif, timeline, sweep, query, optimise, serve, gate, diagnose, imports, audit,
+    validate, measure, microbench, calibrate, check, catalogue,
 )  # fmt: skip
 for module in MODULES:
     module.register(app)

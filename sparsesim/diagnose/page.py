@@ -25,17 +25,9 @@ SHOWN, LEAST = 6, 0.002
 
 
 def page(diagnosis: Diagnosis, kind: str, folder: str = "") -> str:
-    """The page as ``html`` or ``md``; `folder` is where `write_folder` put the files that its commands name.
+    """The page as ``html`` or ``md``; `folder` is where `write_folder` put the files that its commands name."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-    Raises
-    ------
-    UserError
-        Jinja2 is not installed.
-    """
-    try:
-        from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
-    except ModuleNotFoundError:
-        raise UserError("diagnose: expected Jinja2 for a page, found none: pip install 'sparsesim[report]'") from None
     environment = Environment(
         loader=PackageLoader("sparsesim.diagnose"),
         autoescape=select_autoescape(enabled_extensions=("html.j2",), default=False),

@@ -70,7 +70,7 @@ HOMES = {
     "pydantic_core": ("hardware/",),
     "typer": ("cli/", "__main__.py"),
     "rich": ("cli/",),
-    "jinja2": ("report/", "diagnose/page.py"),
+    "jinja2": ("diagnose/page.py", "report/"),
     "torch": ("backends/", "importers/"),
     "pynvml": ("backends/",),
 }

@@ -49,7 +49,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 #: cached on disk, no fast-math, NumPy error model, other threads may run meanwhile. `_nrt=False` leaves out counting
 #: references to arrays, two thirds of the time otherwise: the loop allocates nothing, and its caller holds them all
-POLICY = {"cache": True, "fastmath": False, "error_model": "numpy", "nogil": True, "_nrt": False}
+POLICY: dict[str, Any] = {"cache": True, "fastmath": False, "error_model": "numpy", "nogil": True, "_nrt": False}
 
 
 def jit(function: F) -> F:
@@ -605,7 +605,7 @@ def _sift(s, n):  # type: ignore[no-untyped-def]
     while child + 1 < n:
         later = heap[child].time - heap[child + 1].time
         tie = heap[child].seq - heap[child + 1].seq
-        child += np.int64(later > 0) | (np.int64(later == 0) & np.int64(tie > 0))
+        child += (later > 0) | ((later == 0) & (tie > 0))
         heap[i].time = heap[child].time
         heap[i].seq = heap[child].seq
         heap[i].worker = heap[child].worker

@@ -199,6 +199,9 @@ def test_the_planted_cause_is_named_first(case):
 SAME = {
     "itself": BASE,
     "another label": replace(BASE, label="candidate"),
+    "the same stack, loaded again": replace(
+        BASE, stack=replace(BASE.stack, output=lambda dtype: get_stack("cusparselt").output(dtype))
+    ),
     "ops renamed": run_of(lambda op: replace(op, name=f"layer-{op.name}", family="")),
     "ops in another order": replace(BASE, workload=Workload("small", "", "", OPS[::-1])),
     "another kind of layer": run_of(lambda op: replace(op, kind="matmul")),

@@ -64,7 +64,7 @@ def diagnose(
     quality: Quality = None,
     owners: OwnersFile = None,
     tolerance: Tolerance = 0.02,
-    model_error: ModelError = 0.15,
+    model_error: ModelError = 0.28,
     allowance: Allowance = 0.01,
     out: Out = None,
     exit_status: ExitStatus = False,

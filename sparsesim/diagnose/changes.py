@@ -17,6 +17,7 @@ from sparsesim.diagnose.run import Run
 from sparsesim.hardware import GpuSpec
 from sparsesim.hardware.load import override
 from sparsesim.scenarios.paths import hardware_values
+from sparsesim.stacks import Stack
 from sparsesim.workload import Gemm, Workload
 
 __all__ = ["Change", "aligned", "apply", "coarser", "find_changes", "levels", "show_quantity"]
@@ -195,13 +196,18 @@ def _fields(base: Run, candidate: Run) -> list[Change]:
     for name, kind in _RUN_FIELDS.items():
         before, after = getattr(base, name), getattr(candidate, name)
         if name == "stack":
-            same, before, after = before == after, before.name, after.name
+            same, before, after = _stack_key(before) == _stack_key(after), before.name, after.name
         else:
             same = before == after
         if not same:
             what = f"{name}: {before} → {after}" if before != after else f"{name} {before}: other rules or policy"
             found.append(Change(name, kind, what, str(before), str(after), ((name,),)))
     return found
+
+
+def _stack_key(stack: Stack) -> tuple[object, ...]:
+    """Equal for stacks that decide alike, whether or not they are one object."""
+    return stack.name, stack.policy, tuple((rule.code, rule.text, rule.source) for rule in stack.rules)
 
 
 def _protocol(base: Run, candidate: Run) -> list[Change]:

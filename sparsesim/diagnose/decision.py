@@ -27,6 +27,8 @@ SHIP, HOLD, ROLL_BACK = "ship", "hold", "roll back"
 STATUS = {SHIP: 0, ROLL_BACK: 1, HOLD: 3}
 
 
+#: tasks and slices that a decision names, the worst first
+MOST_DRIFTS = 8
 #: |ln| below which a figure has not moved
 STILL = 0.005
 
@@ -82,7 +84,10 @@ def decide(figures: Sequence[Figure], drifts: Sequence[QualityDrift], fixes: Seq
     """The decision; see the module."""
     judged = [figure for figure in figures if figure.id != "delivered"]
     reasons = [_sentence(figure) for figure in judged if figure.state != "pass"]
-    reasons += [_drift_sentence(drift) for drift in drifts if drift.state != "pass"]
+    bad = [drift for drift in drifts if drift.state != "pass"]
+    reasons += [_drift_sentence(drift) for drift in bad[:MOST_DRIFTS]]
+    if len(bad) > MOST_DRIFTS:
+        reasons.append(f"quality: and {len(bad) - MOST_DRIFTS} further tasks or slices that do not pass")
     failed = [figure for figure in judged if figure.state == "fail"]
     spoilt = any(drift.state == "fail" for drift in drifts)
     if failed or spoilt:

@@ -243,9 +243,9 @@ def _figures_note(diagnosis: Diagnosis) -> str:
             "dense-equivalent operations of the workload."
         )
     return (
-        f"Intervals are the model's error of a speedup, {100 * diagnosis.settings.model_error:g} %, for want of one of "
-        "differences; quality has its own, paired over samples where it can be. Throughput counts the dense-equivalent "
-        "operations of the workload."
+        f"Intervals are the model's error of a change, {100 * diagnosis.settings.model_error:g} % of the figure; "
+        "quality has its own, paired over samples where it can be. Throughput counts the dense-equivalent operations "
+        "of the workload."
     )
 
 

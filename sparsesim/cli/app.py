@@ -23,6 +23,7 @@ from sparsesim.cli import (
     optimise,
     quality,
     query,
+    replay,
     report,
     serve,
     simulate,
@@ -62,8 +63,8 @@ def root(
 
 
 MODULES = (
-    gemm, simulate, explain, report, whatif, timeline, sweep, query, optimise, serve, quality, frontier, gate, diagnose,
-    imports, audit, validate, measure, microbench, calibrate, check, catalogue,
+    gemm, simulate, explain, report, whatif, timeline, sweep, query, optimise, serve, quality, frontier, gate,
+    diagnose, imports, audit, validate, measure, microbench, calibrate, check, replay, catalogue,
 )  # fmt: skip
 for module in MODULES:
     module.register(app)

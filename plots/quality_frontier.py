@@ -43,7 +43,9 @@ def draw(sla: Sla = SLA, gpu: str = GPU, scale: Scale | None = None) -> Figure:
     needs = best.break_even.speedup
     title = f"{best.point.entry.pattern} gives {best.speedup:.2f}× at p95"
     if needs is not None:
-        title += f"; to equal a smaller dense model it needs {needs:.2f}×"
+        low, high = best.break_even.low, best.break_even.high
+        range_ = "" if low is None or high is None else f" ({low:.2f}–{high:.2f})"
+        title += f"; to equal dense sizes it needs {needs:.2f}×{range_}"
     return draw_frontier(found, title, WORST)
 
 

@@ -42,7 +42,7 @@ def draw_frontier(result: Frontier, title: str = "", worst: float | None = None)
     )
     scale = f"sizes × {result.scale.width}" + (f", layers × {result.scale.depth}" if result.scale.depth > 1 else "")
     measured = f"quality measured on {result.study} (bars: 95 % of the paired difference to the budget's model)"
-    context = f"{measured}\nlatency simulated: {result.gpu}, {load}, {scale}"
+    context = f"{measured}\nlatency simulated: {result.gpu}, {load}, {scale}\nmodels of one latency stand side by side"
     figure, (ax,) = new_figure(title or f"{result.study} on {result.gpu}: quality against latency", context, 5.4)
     sign = 1.0 if result.better == "higher" else -1.0
 
@@ -62,8 +62,8 @@ def draw_frontier(result: Frontier, title: str = "", worst: float | None = None)
     ax.errorbar(x, y, yerr=_bars(ladder), color=DENSE, marker="o", capsize=3, linewidth=2, zorder=3)
     for p in ladder:
         ax.annotate(
-            p.entry.model, (p.seconds * unit, p.quality.mean), (0, -14), textcoords="offset points", fontsize=8.5,
-            ha="center", color=MUTED,
+            p.entry.model, (p.seconds * unit, p.quality.mean), (-6, 5), textcoords="offset points", fontsize=8.5,
+            ha="right", color=MUTED,
         )  # fmt: skip
     narrow = [p for p in result.points if p.entry.pattern == "dense" and p.entry.dtype]
     if narrow:
@@ -95,11 +95,12 @@ def draw_frontier(result: Frontier, title: str = "", worst: float | None = None)
     ax.set_xlabel(f"simulated latency [{'ms' if unit == 1e3 else 'µs'}]")
     ax.set_ylabel(f"{result.metric} ({'down' if sign < 0 else 'up'} in value is better)")
     ax.grid(axis="both")
+    ax.margins(x=0.08)
     hidden = [p.entry.key for p in sparse if not shown(p)]
     if hidden:
         ax.text(
-            0.01, 0.02, f"{len(hidden)} beyond the end of the axis", transform=ax.transAxes,
-            fontsize=9, ha="left", color=MUTED,
+            0.9, 0.02, f"beyond the end of the axis: {', '.join(hidden)}", transform=ax.transAxes,
+            fontsize=8.5, ha="right", color=MUTED,
         )  # fmt: skip
     handles = [
         Line2D([], [], color=DENSE, marker="o", label="dense sizes"),

@@ -103,9 +103,7 @@ class Simulator:
             seconds = call_s(*args, call)
         return seconds, launch
 
-    def time_product(
-        self, op: Gemm, native: Pattern, protocol: Protocol, call: Call
-    ) -> tuple[float, LaunchResult]:
+    def time_product(self, op: Gemm, native: Pattern, protocol: Protocol, call: Call) -> tuple[float, LaunchResult]:
         """(seconds, launch) of the product alone on the shape of `op`, its kernel picked as `call` says."""
         return self._time(op, native, self.stack.output(op.dtype), protocol, None, call)
 

@@ -212,10 +212,11 @@ class Attributor:
                 times[here] = dense[1][here]
                 continue
             best = bool(mask & bit("tile"))
-            chosen[mask], table = variant(not mask & bit("conversion"), pattern if mask & bit("pattern") else native, best)
+            chosen[mask], table = variant(
+                not mask & bit("conversion"), pattern if mask & bit("pattern") else native, best
+            )
             times[here] = table[here]
         return lambda mask: chosen[mask & outer] if mask & outer in chosen else dense[0](mask), times
-
 
     def _searched(
         self, call: Call, operands: Operands, out: float, conditions: Conditions, chosen_s: float

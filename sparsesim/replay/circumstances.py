@@ -90,7 +90,13 @@ def _version(case: Case, file: StackFile) -> tuple[str, tuple[str, ...], str, st
     build = _build(text, case.link, file)
     if build is not None:
         name, (version, *flags) = build
-        return version, tuple(flags), "", "", f"{name}: taken as {version}" + (f" ({', '.join(flags)})" if flags else "")
+        return (
+            version,
+            tuple(flags),
+            "",
+            "",
+            f"{name}: taken as {version}" + (f" ({', '.join(flags)})" if flags else ""),
+        )
     if not text or text.lower() == "any" or not file.versions:
         return "", (), "", "", f"version {file.default}, {file.default_text}" if file.default else ""
     product = re.match(r"[A-Za-z][A-Za-z-]*", text)

@@ -30,6 +30,7 @@ ATTENTION, STREAM = 0.55, 0.8
 #: ops beside the GEMMs that a compiler fuses into their neighbours, or that fused attention contains
 FUSED, IN_ATTENTION = ("residual", "activation"), ("softmax",)
 
+
 @dataclass(frozen=True)
 class Timed:
     """A pass: its path by the time of its prunable layers, dense and sparse time [µs], lost time by loss [µs]."""
@@ -133,9 +134,7 @@ def _split(ops: Sequence[Gemm], flags: frozenset[str]) -> list[Gemm]:
     """The ops as eager modules issue them: encoders project queries, keys and values by three layers."""
     if "bert" not in flags:
         return list(ops)
-    return [
-        replace(op, m=op.m // 3, count=op.count * 3) if op.family == "qkv" and op.m % 3 == 0 else op for op in ops
-    ]
+    return [replace(op, m=op.m // 3, count=op.count * 3) if op.family == "qkv" and op.m % 3 == 0 else op for op in ops]
 
 
 def _device(simulator: Simulator, busy_s: float, launches: int, sparse: bool) -> float:

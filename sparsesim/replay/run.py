@@ -158,7 +158,9 @@ def _run(case: Case, losses: bool) -> Outcome:
     """Run one case; `ok` is still open."""
     file = stack_file(case.stack)
     if file is None:
-        raise UserError(f"stack: expected one with a rule file, found {case.stack!r}{nearest(case.stack, stack_names())}")
+        raise UserError(
+            f"stack: expected one with a rule file, found {case.stack!r}{nearest(case.stack, stack_names())}"
+        )
     found = circumstances(case.model_copy(update={"dtype": SPELT.get(case.dtype, case.dtype)}), file)
     gpu = find_gpu(case.gpu)
     dtype = SPELT.get(case.dtype, case.dtype)
@@ -258,8 +260,4 @@ def _training(simulator: Simulator, op: Gemm, losses: bool) -> Timed:
         return rest
     lost = {name: first.losses_us.get(name, 0.0) + rest.losses_us.get(name, 0.0) for name in
             dict.fromkeys((*first.losses_us, *rest.losses_us))}  # fmt: skip
-    return replace(
-        first, dense_us=first.dense_us + rest.dense_us, time_us=first.time_us + rest.time_us, losses_us=lost
-    )
-
-
+    return replace(first, dense_us=first.dense_us + rest.dense_us, time_us=first.time_us + rest.time_us, losses_us=lost)

@@ -137,7 +137,9 @@ class Condition(Strict):
         if self.gpus is not None and not gpu.name.startswith(self.gpus):
             return f"{gpu.name} is none of {', '.join(self.gpus)}"
         if self.sparse_cores is not None and gpu.has_sparse != self.sparse_cores:
-            return f"{gpu.name} (compute capability {gpu.compute_capability}) has {'some' if gpu.has_sparse else 'none'}"
+            return (
+                f"{gpu.name} (compute capability {gpu.compute_capability}) has {'some' if gpu.has_sparse else 'none'}"
+            )
         key = "f16" if op.dtype == "bf16" else op.dtype
         natives = gpu.tensor.native_patterns.get(key, ())
         if self.sparse_dtype is not None and bool(natives) != self.sparse_dtype:

@@ -106,9 +106,7 @@ class StackFile(Strict):
         """The stack at `version` (default: the file's), in `setting`; raises UserError for an unknown version."""
         chosen = self._version(version)
         given = setting or Setting()
-        own = Setting(
-            chosen, given.caller, given.caller_version, given.flags, given.layout, given.weight
-        )
+        own = Setting(chosen, given.caller, given.caller_version, given.flags, given.layout, given.weight)
         name = self.name + (f"@{chosen}" if version and chosen != self.default else "")
         return Stack(
             name=f"{name}:{treatment}" if treatment and treatment != self.treatment else name,
@@ -134,9 +132,7 @@ class StackFile(Strict):
             treatment=treatment or self.treatment,
             setting=own,
             behaviour=Behaviour(
-                padding=tuple(
-                    (item.when, dict(item.multiple)) for item in self.padding if _there(item.when, chosen)
-                ),
+                padding=tuple((item.when, dict(item.multiple)) for item in self.padding if _there(item.when, chosen)),
                 catalogue=tuple(item for item in self.catalogue if _there(item.when, chosen)),
                 added=tuple(item for item in self.added if _there(item.when, chosen)),
                 dense_added=tuple(item for item in self.dense_added if _there(item.when, chosen)),
@@ -231,7 +227,9 @@ def get_stack(name: str, setting: Setting | None = None) -> Stack:
         )
     path = Path(base) if base.endswith(".toml") else FOLDER / f"{base}.toml"
     if not base.endswith(".toml") and base not in stack_names():
-        raise UserError(f"stack: expected one of {', '.join(stack_names())}, found {name!r}{nearest(base, stack_names())}")
+        raise UserError(
+            f"stack: expected one of {', '.join(stack_names())}, found {name!r}{nearest(base, stack_names())}"
+        )
     if at and not version:
         raise UserError(f"stack {base}: version: expected a version after @, found none")
     return load_stack(path).stack(version, treatment, setting)

@@ -84,14 +84,21 @@ class LaunchTimes:
         self._cycles = ideal_cycles(device, operands, shape)
         self._ideal_s = self._cycles / (protocol.locked_hz or device.gpu.clock.max)
         self._conditions = conditions_of(device.gpu, protocol, kernel.sparse)
+        idle = inert(device.gpu, kernel, operands, shape)
+        #: causes that can change this launch; the others are known beforehand (`build.inert`)
+        self._active = masks_of(tuple(name for name in MACHINE if name not in idle))
+        self._results: dict[int, LaunchResult] = {}
         run_s = self.result(0).seconds
         self.error = reported_s / run_s
         self._scale = (reported_s - self._ideal_s) / (run_s - self._ideal_s) if run_s > self._ideal_s else 1.0
 
     def result(self, mask: int) -> LaunchResult:
         """The engine's run with the machine causes of `mask` idealised."""
-        ideal = frozenset(name for name in (*DEVICE_IDEALS, "power") if mask & bit(name))
-        return self.device.launch(self.kernel, self.operands, self.shape, self._conditions, ideal)
+        known = mask & self._active & ~bit("launch")
+        if known not in self._results:
+            ideal = frozenset(name for name in (*DEVICE_IDEALS, "power") if known & bit(name))
+            self._results[known] = self.device.launch(self.kernel, self.operands, self.shape, self._conditions, ideal)
+        return self._results[known]
 
     def busy_s(self, mask: int) -> float:
         """Device time [s] with the machine causes of `mask` idealised."""
@@ -107,14 +114,16 @@ class LaunchTimes:
         args = self.device.gpu, self.protocol.timing, self.busy_s(mask), launches, self.kernel.sparse
         return call_s(*args, self.call, free)
 
-    def table(self) -> np.ndarray:
-        """`seconds` of all sets of all causes, float[2**causes].
+    def table(self, joint: tuple[tuple[str, ...], ...] = ()) -> np.ndarray:
+        """`seconds` of all sets of all causes, float[2**causes]; only sets of those that can matter run.
 
-        Causes that cannot change this launch are known beforehand (`build.inert`); only sets of the others run.
+        The causes of a group of `joint` are idealised together or not at all, which takes fewer runs: a set with some
+        of them has the value of the set without.
         """
-        idle = inert(self.device.gpu, self.kernel, self.operands, self.shape)
-        active = masks_of(tuple(name for name in MACHINE if name not in idle))
-        own = np.arange(1 << len(CAUSES)) & active
+        own = np.arange(1 << len(CAUSES)) & self._active
+        for group in joint:
+            members = masks_of(group) & self._active
+            own = np.where((own & members) == members, own, own & ~members)
         masks = np.unique(own).tolist()
         values = np.zeros(len(own))
         with ThreadPoolExecutor(os.cpu_count()) as pool:  # the event loop lets other threads run

@@ -12,15 +12,19 @@ from sparsesim.cli import (
     calibrate,
     catalogue,
     check,
+    diagnose,
     explain,
+    frontier,
     gate,
     gemm,
     imports,
     measure,
     microbench,
     optimise,
+    quality,
     query,
     replay,
+    report,
     serve,
     simulate,
     sweep,
@@ -59,8 +63,8 @@ def root(
 
 
 MODULES = (
-    gemm, simulate, explain, whatif, timeline, sweep, query, optimise, serve, gate, imports, audit, validate, measure,
-    microbench, calibrate, check, replay, catalogue,
+    gemm, simulate, explain, report, whatif, timeline, sweep, query, optimise, serve, quality, frontier, gate,
+    diagnose, imports, audit, validate, measure, microbench, calibrate, check, replay, catalogue,
 )  # fmt: skip
 for module in MODULES:
     module.register(app)

@@ -37,17 +37,29 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numba
 import numpy as np
 
-__all__ = ["OWNERS", "RECORDED", "TICKS", "Buffers", "Launch", "Owner", "Stat", "allocate", "run"]
+__all__ = ["OWNERS", "RECORDED", "SEED", "TICKS", "Buffers", "Launch", "Owner", "Stat", "allocate", "run"]
 
 #: ticks per SM cycle: fine enough that rounding a service time costs less than 1e-4 of it
 TICKS = 4096
+#: of the pseudo-random L2 replacement, the only chance there is; fixed, so that equal launches are equal
+SEED = 0
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+#: cached on disk, no fast-math, NumPy error model, other threads may run meanwhile. `_nrt=False` leaves out counting
+#: references to arrays, two thirds of the time otherwise: the loop allocates nothing, and its caller holds them all
+POLICY: dict[str, Any] = {"cache": True, "fastmath": False, "error_model": "numpy", "nogil": True, "_nrt": False}
+
+
 def jit(function: F) -> F:
-    """The one jit policy: cached on disk, no fast-math, NumPy error model, other threads may run meanwhile."""
-    return cast(F, numba.njit(cache=True, fastmath=False, error_model="numpy", nogil=True)(function))
+    """The one jit policy."""
+    return cast(F, numba.njit(**POLICY)(function))
+
+
+def inlined(function: F) -> F:
+    """As `jit`, for what `_run` calls: part of its caller, since a call would pass some hundred words by value."""
+    return cast(F, numba.njit(**POLICY, forceinline=True)(function))
 
 
 class Owner:
@@ -200,6 +212,7 @@ def allocate(p: Launch, bins: int = 0, bin_ticks: int = 0) -> Buffers:
     work["sm"] = np.arange(workers) % p.sms
     glob = np.zeros(G_COUNT, dtype=np.int64)
     glob[G_BIN] = bin_ticks
+    glob[G_RANDOM] = SEED
     return Buffers(
         block=block,
         resident=np.zeros(blocks, dtype=np.int32),
@@ -216,7 +229,7 @@ def allocate(p: Launch, bins: int = 0, bin_ticks: int = 0) -> Buffers:
     )
 
 
-@jit
+@inlined
 def _mark(busy, glob, server, start, ticks):  # type: ignore[no-untyped-def]
     """Record that `server` works for `ticks` from tick `start` on.
 
@@ -236,7 +249,7 @@ def _mark(busy, glob, server, start, ticks):  # type: ignore[no-untyped-def]
     busy[last, server] += ticks
 
 
-@jit
+@inlined
 def _place(p, cta):  # type: ignore[no-untyped-def]
     """(batch, split, tile m, tile n) of the CTA at position `cta` of the launch order."""
     if cta >= p.skip_from:
@@ -263,13 +276,13 @@ def _place(p, cta):  # type: ignore[no-untyped-def]
     return b, split, tm, tn
 
 
-@jit
+@inlined
 def _steps(p, split):  # type: ignore[no-untyped-def]
     """k-steps of one split."""
     return min(p.steps_per_split, p.k_steps - split * p.steps_per_split)
 
 
-@jit
+@inlined
 def _add(s, block, size, ready):  # type: ignore[no-untyped-def]
     """Note that a block is in L2 from tick `ready` on."""
     n = s.glob[G_RESIDENT]
@@ -281,14 +294,14 @@ def _add(s, block, size, ready):  # type: ignore[no-untyped-def]
     s.glob[G_USED] += size
 
 
-@jit
+@inlined
 def _random(s):  # type: ignore[no-untyped-def]
     """Next pseudo-random number below 2**31. The generator is that of C's rand (ISO C, 7.22.2)."""
     s.glob[G_RANDOM] = (s.glob[G_RANDOM] * 1103515245 + 12345) & 0x7FFFFFFF
     return s.glob[G_RANDOM]
 
 
-@jit
+@inlined
 def _evict(s):  # type: ignore[no-untyped-def]
     """Remove a pseudo-random block from L2. Returns it."""
     g = s.glob
@@ -303,7 +316,7 @@ def _evict(s):  # type: ignore[no-untyped-def]
     return victim
 
 
-@jit
+@inlined
 def _dram_read(s, t, cost):  # type: ignore[no-untyped-def]
     """Reserve DRAM for a read that comes at tick `t`. Returns its end. Queued writes drain while DRAM is idle."""
     g = s.glob
@@ -317,7 +330,7 @@ def _dram_read(s, t, cost):  # type: ignore[no-untyped-def]
     return g[G_DRAM]
 
 
-@jit
+@inlined
 def _dram_write(p, s, t, cost):  # type: ignore[no-untyped-def]
     """Queue a write at tick `t`; only what overflows the queue delays reads."""
     g = s.glob
@@ -330,7 +343,7 @@ def _dram_write(p, s, t, cost):  # type: ignore[no-untyped-def]
         g[G_WRITES] = p.write_queue
 
 
-@jit
+@inlined
 def _insert(p, s, ticks, block, size, ready, t):  # type: ignore[no-untyped-def]
     """Put a block into L2 at tick `t`; evict others until it fits."""
     d_first = s.block.shape[0] - p.tiles_m * p.tiles_n * p.batch
@@ -343,7 +356,7 @@ def _insert(p, s, ticks, block, size, ready, t):  # type: ignore[no-untyped-def]
     _add(s, block, size, ready)
 
 
-@jit
+@inlined
 def _fetch(p, s, ticks, size, t, operand, edge, block):  # type: ignore[no-untyped-def]
     """Read one block's share for one CTA. Returns (arrival tick, owner of a wait for it)."""
     g = s.glob
@@ -372,7 +385,7 @@ def _fetch(p, s, ticks, size, t, operand, edge, block):  # type: ignore[no-untyp
     return served + p.latency_l2, L2
 
 
-@jit
+@inlined
 def _begin_loads(p, s, w, cta):  # type: ignore[no-untyped-def]
     """Point the worker's loads at the first k-step of `cta`."""
     b, split, tm, tn = _place(p, cta)
@@ -386,7 +399,7 @@ def _begin_loads(p, s, w, cta):  # type: ignore[no-untyped-def]
     s.work[w].load_edge_n = 1 if tn == p.tiles_n - 1 else 0
 
 
-@jit
+@inlined
 def _load(p, s, ticks, size, w, t):  # type: ignore[no-untyped-def]
     """Issue the next load of worker `w` at tick `t`; nothing if it has none left."""
     cta = s.work[w].load_cta
@@ -431,7 +444,7 @@ def _load(p, s, ticks, size, w, t):  # type: ignore[no-untyped-def]
             _begin_loads(p, s, w, cta)
 
 
-@jit
+@inlined
 def _own(s, sm, until, owner):  # type: ignore[no-untyped-def]
     """Give the SM's time from its frontier to `until` to `owner`."""
     if until > s.units[sm].frontier:
@@ -439,7 +452,7 @@ def _own(s, sm, until, owner):  # type: ignore[no-untyped-def]
         s.units[sm].frontier = until
 
 
-@jit
+@inlined
 def _step(p, s, ticks, size, w, t):  # type: ignore[no-untyped-def]
     """Start the worker's k-step at tick `t`. Returns its end."""
     sm = s.work[w].sm
@@ -482,7 +495,7 @@ def _step(p, s, ticks, size, w, t):  # type: ignore[no-untyped-def]
     return end
 
 
-@jit
+@inlined
 def _write(p, s, ticks, size, w, t):  # type: ignore[no-untyped-def]
     """Write the worker's output tile (or split-K partial) at tick `t`. Returns the end of its epilogue."""
     g = s.glob
@@ -516,7 +529,7 @@ def _write(p, s, ticks, size, w, t):  # type: ignore[no-untyped-def]
     return max(end, max(s.units[sm].port_free, g[G_L2]))
 
 
-@jit
+@inlined
 def _prefill(p, s, ticks, size):  # type: ignore[no-untyped-def]
     """L2 contents that the launch before this one, of the same buffers, left behind.
 
@@ -576,33 +589,44 @@ def _prefill(p, s, ticks, size):  # type: ignore[no-untyped-def]
         last = first - 1
 
 
-@jit
+@inlined
 def _sift(s, n):  # type: ignore[no-untyped-def]
-    """Restore the heap after its root changed."""
-    time = s.heap[0].time
-    seq = s.heap[0].seq
-    worker = s.heap[0].worker
+    """Restore the heap after its root changed.
+
+    The new root is mostly a late event: it goes down to a leaf along the earlier children, then up. Which child is the
+    earlier one no processor can predict, so that it is computed, not branched on.
+    """
+    heap = s.heap
+    time = heap[0].time
+    seq = heap[0].seq
+    worker = heap[0].worker
     i = 0
-    while True:
+    child = 1
+    while child + 1 < n:
+        later = heap[child].time - heap[child + 1].time
+        tie = heap[child].seq - heap[child + 1].seq
+        child += (later > 0) | ((later == 0) & (tie > 0))
+        heap[i].time = heap[child].time
+        heap[i].seq = heap[child].seq
+        heap[i].worker = heap[child].worker
+        i = child
         child = 2 * i + 1
-        if child >= n:
+    if child < n:
+        heap[i].time = heap[child].time
+        heap[i].seq = heap[child].seq
+        heap[i].worker = heap[child].worker
+        i = child
+    while i > 0:
+        parent = (i - 1) >> 1
+        if heap[parent].time < time or (heap[parent].time == time and heap[parent].seq < seq):
             break
-        right = child + 1
-        if right < n and (
-            s.heap[right].time < s.heap[child].time
-            or (s.heap[right].time == s.heap[child].time and s.heap[right].seq < s.heap[child].seq)
-        ):
-            child = right
-        if s.heap[child].time < time or (s.heap[child].time == time and s.heap[child].seq < seq):
-            s.heap[i].time = s.heap[child].time
-            s.heap[i].seq = s.heap[child].seq
-            s.heap[i].worker = s.heap[child].worker
-            i = child
-        else:
-            break
-    s.heap[i].time = time
-    s.heap[i].seq = seq
-    s.heap[i].worker = worker
+        heap[i].time = heap[parent].time
+        heap[i].seq = heap[parent].seq
+        heap[i].worker = heap[parent].worker
+        i = parent
+    heap[i].time = time
+    heap[i].seq = seq
+    heap[i].worker = worker
 
 
 @jit

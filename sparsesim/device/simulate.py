@@ -36,6 +36,11 @@ PILOT_WAVES = 5
 PILOT_STEPS = 128
 PILOT_TOLERANCE = 0.02
 CLOCK_ROUNDS = 4
+#: after runs at two clocks the third is interpolated if it is nearer to the second than this part of their distance
+REACH = 0.5
+SECANT_ROUNDS = 12
+#: how far beyond two runs a third is extrapolated, in parts of their distance
+FARTHEST = 0.9
 #: recorded servers of which each SM has its own
 PER_SM = ("tensor", "smem", "decode", "issue", "port")
 
@@ -184,6 +189,7 @@ class Device:
                 pilot = Device(gpu, PILOT_BUDGET, PILOT_WAVES, PILOT_STEPS, self.memory)
                 clock = pilot.launch(kernel, operands, shape, conditions, ideal).clock_hz
                 tolerance = PILOT_TOLERANCE
+        ran: list[tuple[float, _Raw]] = []
         for round_ in range(CLOCK_ROUNDS):
             plan = build(gpu, kernel, operands, shape, clock, warm, device_ideal)
             raw = _with_reduction(self._run(plan, keep_timeline), gpu, plan, clock, device_ideal)
@@ -196,7 +202,17 @@ class Device:
             if abs(settled / clock - 1.0) < tolerance or round_ == CLOCK_ROUNDS - 1:
                 clock = settled
                 break
-            clock = settled
+            ran.append((clock, raw))
+            if conditions.locked_hz:
+                clock = settled
+            elif len(ran) == 1:
+                clock = self._between(plan, ran[0], _slower(*ran[0]), conditions, activity)[0]
+            else:
+                settled, between = self._between(plan, ran[-2], ran[-1], conditions, activity)
+                if abs(settled - clock) <= abs(ran[-2][0] - clock) * REACH and not (keep_timeline or bins):
+                    clock, raw, energy = settled, between, self._energy(plan, between, activity)
+                    break
+                clock = settled
         power = board_power(gpu, energy, raw.cycles, conditions.gap_s, clock, conditions.floor_s)
         if bins:
             raw = replace(raw, **self._record(plan, bins))
@@ -215,6 +231,21 @@ class Device:
             timeline=raw.timeline,
             utilisation=raw.utilisation,
         )
+
+    def _between(
+        self, plan: LaunchPlan, a: tuple[float, _Raw], b: tuple[float, _Raw], conditions: Conditions, activity: float
+    ) -> tuple[float, _Raw]:
+        """Clock at which a launch that ran at two clocks settles, and its run there: all counts linear in the clock.
+
+        They are so where one server binds: of DRAM's time the cycles are proportional to the clock.
+        """
+        clock, raw = b
+        for _ in range(SECANT_ROUNDS):
+            energy = self._energy(plan, raw, activity)
+            clock = run_clock(self.gpu, energy, raw.cycles, conditions.gap_s, conditions.floor_s, conditions.run)
+            weight = (clock - a[0]) / (b[0] - a[0])
+            raw = _blend(a[1], b[1], min(max(weight, -FARTHEST), 1.0 + FARTHEST))
+        return clock, raw
 
     def _energy(self, plan: LaunchPlan, raw: _Raw, activity: float) -> Energy:
         idle = raw.owners[Owner.IDLE] / TICKS
@@ -300,6 +331,21 @@ class Device:
         owners = np.maximum(full.owners + (full.owners - half.owners) * beyond, 0.0)
         owners *= cycles * TICKS * plan.launch.sms / owners.sum()
         return _Raw(cycles, owners, full.stats + (full.stats - half.stats) * beyond, extrapolated=True)
+
+
+def _slower(clock: float, raw: _Raw) -> tuple[float, _Raw]:
+    """What a run at half the clock is expected to be: where DRAM binds it takes as long, else as many cycles."""
+    busy = min(float(raw.stats[Stat.DRAM_BUSY]) / TICKS / raw.cycles, 1.0)
+    share = max(busy - BOUND, 0.0)
+    return 0.5 * clock, replace(raw, cycles=raw.cycles * (1.0 - share), owners=raw.owners * (1.0 - share))
+
+
+def _blend(a: _Raw, b: _Raw, weight: float) -> _Raw:
+    """`a` for weight 0, `b` for 1."""
+    cycles = a.cycles + (b.cycles - a.cycles) * weight
+    owners = np.maximum(a.owners + (b.owners - a.owners) * weight, 0.0)
+    owners *= cycles / b.cycles * b.owners.sum() / owners.sum()
+    return replace(b, cycles=cycles, owners=owners, stats=a.stats + (b.stats - a.stats) * weight)
 
 
 def _steps(kernel: Kernel, shape: Shape) -> int:

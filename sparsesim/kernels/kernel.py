@@ -98,6 +98,11 @@ class Kernel:
         return math.ceil(m / self.tile_m) * (self.tile_m // self.sm_tile_m), math.ceil(n / self.tile_n)
 
 
+#: warps per sub-core behind which latency is hidden: while some start or drain their tile, others feed the datapath.
+#: Still more would only widen what is worked on at once, which is a matter of raster order and L2, not of residency
+ENOUGH_WARPS = 4
+
+
 @dataclass(frozen=True)
 class Occupancy:
     """Resident CTAs per SM and the resource that limits them."""
@@ -141,5 +146,7 @@ def occupancy(gpu: GpuSpec, kernel: Kernel, stage_bytes: int) -> Occupancy:
 
 
 def resident_limit(gpu: GpuSpec, kernel: Kernel) -> int:
-    """CTAs of `kernel` that an SM could hold if registers and shared memory were free."""
-    return max(1, min(gpu.sm.max_ctas, min(gpu.sm.max_warps * 32, gpu.sm.max_threads) // kernel.threads))
+    """CTAs of `kernel` that an SM would hold if registers and shared memory were free: up to `ENOUGH_WARPS`."""
+    most = min(gpu.sm.max_warps * 32, gpu.sm.max_threads) // kernel.threads
+    enough = math.ceil(ENOUGH_WARPS * gpu.sm.subcores * 32 / kernel.threads)
+    return max(1, min(gpu.sm.max_ctas, most, enough))

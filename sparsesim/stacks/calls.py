@@ -162,7 +162,7 @@ def as_weight(op: Gemm) -> Gemm:
 
 def padded(op: Gemm, table: dict[str, Sizes], dtype: str) -> Gemm:
     """`op` with its sides at the multiples that `table` gives for `dtype`."""
-    units: dict[Any, int] = {**table.get("*", {}), **table.get(dtype, {})}
+    units = dict([*table.get("*", {}).items(), *table.get(dtype, {}).items()])
     return replace(op, **{side: -(-getattr(op, side) // unit) * unit for side, unit in units.items()})
 
 

@@ -83,7 +83,8 @@ MISSES = {
     "AO-174-small": "the dense model is 5 % slow on GeForce: 2.07 instead of 1.93",
     "AO-174-3060": "the dense model is a few per cent slow on GeForce: 2.03 instead of 1.94",
     "AO-2012-64": "packing at run time is 4 % too cheap: 1.14",
-    "AO-2012-w64": "one linear layer in host time; the report's two are compiled",
+    "TRT-1403-RNX": "which convolutions have sparse tactics in TensorRT 8.0 was not found: 1.32",
+    "TRT-4065": "the network is not named; ResNeXt stands for it: 1.14",
     "AO-FP8-CSLT": "a searched but bad algorithm; which kernel it is was not found",
     "AO-184-act": "what the packing of activations costs beyond its kernels was not found: 1.29",
     "XF-975-w": "sparse kernels of the report are slower than the model's: 1.12 instead of 0.62",
@@ -100,7 +101,7 @@ MISSES = {
     "DINO-352": "the case gives no version, and the newest with the path has it",
 }
 #: so much work [MACs] of one op is attributed; beyond, the losses are left out to keep the test short
-ATTRIBUTED = 2e11
+ATTRIBUTED = 3e11
 
 
 def _whole_file():

@@ -19,6 +19,12 @@ CONFIGS = data_dir("hw_configs")
 # those are silent (the sources are named in the hardware files).
 BOARDS = {
     "a100_sxm4_80gb": (108, 1410, 400, 40, 2039),
+    "a800_sxm4_80gb": (108, 1410, 400, 40, 2039),
+    "l20": (92, 2520, 275, 96, 864),
+    "agx_orin": (16, 1300, 60, 4, 204.8),
+    "orin_nano": (8, 625, 15, 2, 68),
+    "mi300x": (304, 2100, 750, 32, 5300),
+    "mi350x": (256, 2200, 1000, 32, 8000),
     "a100_pcie_80gb": (108, 1410, 300, 40, 1935),
     "rtx3060": (28, 1777, 170, 3, 360),
     "rtx3090": (82, 1695, 350, 6, 936),
@@ -132,7 +138,7 @@ def test_names_are_the_boards_without_families() -> None:
     names = gpu_names()
     assert set(names) == {*BOARDS, "hypothetical_nm"}
     families = {p.stem for p in (CONFIGS / "families").glob("*.toml")}
-    assert len(families) == 8
+    assert len(families) == 9
     assert not families & set(names)
     assert "sources" not in names
 

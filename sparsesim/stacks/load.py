@@ -165,6 +165,8 @@ def where(when: Condition) -> str:
     given = when.model_dump(exclude_none=True)
     words = []
     for name, value in given.items():
+        if isinstance(value, dict):
+            value = [f"{side} {size}" for side, size in value.items()]
         text = ", ".join(map(str, value)) if isinstance(value, tuple | list) else value
         words.append(f"{name} {text}" if not isinstance(value, bool) else f"{name} {'yes' if value else 'no'}")
     return "; ".join(words)

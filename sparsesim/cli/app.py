@@ -13,6 +13,7 @@ from sparsesim.cli import (
     catalogue,
     check,
     explain,
+    explore,
     gate,
     gemm,
     imports,
@@ -58,7 +59,7 @@ def root(
 
 
 MODULES = (
-    gemm, simulate, explain, whatif, timeline, sweep, query, optimise, serve, gate, imports, audit, validate, measure,
+    gemm, simulate, explain, explore, whatif, timeline, sweep, query, optimise, serve, gate, imports, audit, validate, measure,
     microbench, calibrate, check, catalogue,
 )  # fmt: skip
 for module in MODULES:

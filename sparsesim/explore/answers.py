@@ -24,7 +24,7 @@ from sparsesim.device.simulate import Device
 from sparsesim.errors import UserError
 from sparsesim.explore.state import MAX_SIDE, State, sliders
 from sparsesim.hardware import gpu_names, load_gpu
-from sparsesim.kernels import splits
+from sparsesim.kernels import Kernel, splits
 from sparsesim.kernels.estimate import estimate_cycles
 from sparsesim.lowering import NoKernelError, shape_of
 from sparsesim.measured import MeasuredRow
@@ -121,9 +121,10 @@ class Explorer:
         """Curve and map from the closed form: an estimate, and labelled so."""
         op = state.scenario.workload.ops[state.op]
         simulator = self._simulator(state)
+        variants: dict[tuple[bool, int, int], Kernel] = {}
 
         def speedup(m: int, n: int, k: int) -> float | None:
-            return _estimated(simulator, state, _with_sides(op, m, n, k))
+            return _estimated(simulator, state, _with_sides(op, m, n, k), variants)
 
         return {
             "exact": False,
@@ -216,18 +217,29 @@ def _with_sides(op: Gemm, m: int, n: int, k: int) -> Gemm:
     return replace(op, m=m, n=n, k=k)
 
 
-def _estimated(simulator: Simulator, state: State, op: Gemm) -> float | None:
-    """Dense over sparse time of the kernels that the closed form ranks first; None without a kernel."""
+def _estimated(
+    simulator: Simulator, state: State, op: Gemm, variants: dict[tuple[bool, int, int], Kernel]
+) -> float | None:
+    """Dense over sparse time of the kernels that the closed form ranks first; None without a kernel.
+
+    `variants` keeps the kernels with split-K, (sparse, place, splits) -> kernel, from one shape to the next.
+    """
     decision = simulator.stack.decide(op, state.gpu)
-    dense = _estimated_s(simulator, state, op, None, get_stack(simulator.stack.dense_stack).output(op.dtype))
+    out = get_stack(simulator.stack.dense_stack).output(op.dtype)
+    dense = _estimated_s(simulator, state, op, None, out, variants)
     if dense is None or decision.native is None:
         return dense and 1.0
-    sparse = _estimated_s(simulator, state, op, decision.native, simulator.stack.output(op.dtype))
+    sparse = _estimated_s(simulator, state, op, decision.native, simulator.stack.output(op.dtype), variants)
     return 1.0 if sparse is None else dense / sparse
 
 
 def _estimated_s(
-    simulator: Simulator, state: State, op: Gemm, native: Pattern | None, out_bytes: float
+    simulator: Simulator,
+    state: State,
+    op: Gemm,
+    native: Pattern | None,
+    out_bytes: float,
+    variants: dict[tuple[bool, int, int], Kernel],
 ) -> float | None:
     gpu, protocol = state.gpu, state.scenario.protocol
     clock = protocol.locked_hz or gpu.clock.max
@@ -238,14 +250,22 @@ def _estimated_s(
         return None
     moved = operands.bytes_per_element * op.batch * op.k * (op.m * operands.kept + op.n)
     in_l2 = protocol.l2 == "warm" and moved + op.batch * op.m * op.n * out_bytes <= gpu.l2.usable_bytes
-    best: float | None = None
-    for candidate in candidates:
+    fastest: tuple[float, bool, bool] | None = None
+    reduction = gpu.launch.ramp + gpu.launch.drain + gpu.launch.stream_gap
+    for place, candidate in enumerate(candidates):
         for split in splits(candidate.kernel, operands.dtype, op.k):
-            kernel = candidate.kernel.with_split(split)
+            key = (native is not None, place, split)
+            if key not in variants:
+                variants[key] = candidate.kernel.with_split(split)
+            kernel = variants[key]
             cycles = estimate_cycles(
                 gpu, kernel, candidate.step, candidate.slots, (op.m, op.n, op.k, op.batch), clock, out_bytes, in_l2
             )
-            launches = 2 if split > 1 else 1
-            seconds = interval_s(gpu, protocol.timing, cycles / clock, launches, kernel.sparse)[0]
-            best = seconds if best is None else min(best, seconds)
-    return best
+            seconds = cycles / clock + (reduction if split > 1 else 0.0)
+            if fastest is None or seconds < fastest[0]:
+                fastest = seconds, split > 1, kernel.sparse
+    if fastest is None:
+        return None
+    seconds, reduced, sparse = fastest
+    busy = seconds - (reduction if reduced else 0.0)
+    return interval_s(gpu, protocol.timing, busy, 2 if reduced else 1, sparse)[0]

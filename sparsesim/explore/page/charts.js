@@ -16,6 +16,8 @@ const Charts = (() => {
     for (const [key, value] of Object.entries(attributes || {})) made.setAttribute(key, value);
     return made;
   }
+  // as wide as its place, so that text keeps its size on a narrow screen
+  const width = (target) => Math.max(300, Math.round(target.clientWidth || 560));
   function picture(width, height, label) {
     return node("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
   }
@@ -45,7 +47,7 @@ const Charts = (() => {
   // losses: the shares run from the nominal speedup down to the effective one; causes alone stand side by side
   function losses(target, data) {
     const open = target.querySelector("details")?.open;
-    const rows = data.causes.slice(0, 12), W = 560, left = 92, step = 24;
+    const rows = data.causes.slice(0, 12), W = width(target), left = 84, step = 24;
     const H = 52 + step * rows.length;
     const svg = picture(W, H, `${data.label}. ${rows.map((r) => `${r.id} ${r.ln.toFixed(3)}`).join(", ")}`);
     let low = Math.log(Math.min(data.speedup, data.nominal)), high = Math.log(Math.max(data.speedup, data.nominal));
@@ -78,7 +80,7 @@ const Charts = (() => {
   // points: [{n, speedup, exact}], measured: [{n, speedup, source}]
   function curve(target, points, measured, nominal) {
     const open = target.querySelector("details")?.open;
-    const W = 560, H = 300, left = 44, right = 14, top = 14, bottom = 42;
+    const W = width(target), H = 300, left = 44, right = 14, top = 14, bottom = 42;
     const good = points.filter((p) => p.speedup);
     const values = [...good, ...measured].map((p) => p.speedup);
     const low = Math.min(0.9, ...values) * 0.96, high = Math.max(nominal, 1.1, ...values) * 1.05;
@@ -93,7 +95,8 @@ const Charts = (() => {
     }
     for (const [s, dash] of [[1, ""], [nominal, "6 3"]])
       svg.append(node("line", { x1: left, x2: W - right, y1: y(s), y2: y(s), stroke: INK, "stroke-dasharray": dash }));
-    for (const p of points) svg.append(node("text", { x: x(p.n), y: H - 24, "text-anchor": "middle" }, size(p.n)));
+    const every = W < 420 ? 2 : 1;
+    points.forEach((p, i) => i % every || svg.append(node("text", { x: x(p.n), y: H - 24, "text-anchor": "middle" }, size(p.n))));
     svg.append(node("text", { x: (left + W) / 2, y: H - 6, "text-anchor": "middle" }, "n, tokens (log scale); speedup over dense, ×"));
     const solid = good.filter((p) => p.exact), path = (list) => list.map((p, i) => `${i ? "L" : "M"}${x(p.n).toFixed(1)} ${y(p.speedup).toFixed(1)}`).join("");
     if (solid.length < good.length) svg.append(node("path", { d: path(good), fill: "none", stroke: GREY, "stroke-width": 1.5, "stroke-dasharray": "4 4" }));
@@ -108,16 +111,22 @@ const Charts = (() => {
     target.replaceChildren(svg, asTable(["n", "speedup", "kind"], [...rows, ...measured.map((p) => [String(p.n), times(p.speedup), "measured"])], open));
   }
 
-  function shade(speedup) {
+  // colour of a cell, and whether white stands out from it more than black (relative luminance of WCAG 2)
+  function channels(speedup) {
     const part = Math.max(-1, Math.min(1, Math.log(speedup) / Math.log(2)));
     const [r, g, b] = part >= 0 ? [11, 98, 168] : [184, 71, 11], w = Math.abs(part) ** 0.8;
-    return `rgb(${[r, g, b].map((c) => Math.round(255 - (255 - c) * w)).join(",")})`;
+    return [r, g, b].map((c) => Math.round(255 - (255 - c) * w));
+  }
+  const shade = (speedup) => `rgb(${channels(speedup).join(",")})`;
+  function dark(speedup) {
+    const [r, g, b] = channels(speedup).map((c) => (c / 255 <= 0.04045 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b < 0.179;
   }
 
   // cells: by [side][token] {speedup, exact}
   function map(target, sides, tokens, cells, measured) {
     const open = target.querySelector("details")?.open;
-    const W = 560, H = 320, left = 52, top = 8, bottom = 42, right = 8;
+    const W = width(target), H = 320, left = 50, top = 8, bottom = 42, right = 8;
     const w = (W - left - right) / tokens.length, h = (H - top - bottom) / sides.length;
     const svg = picture(W, H, "speedup over tokens and side of the weight; the table below has the numbers");
     sides.forEach((side, i) => {
@@ -127,8 +136,8 @@ const Charts = (() => {
         const cell = cells[i][j];
         svg.append(node("rect", { x: left + j * w + 0.5, y: y + 0.5, width: w - 1, height: h - 1, fill: cell.speedup ? shade(cell.speedup) : "white", stroke: cell.exact ? INK : "#d0d7de", "stroke-width": cell.exact ? 0.6 : 1, "stroke-dasharray": cell.exact ? "" : "3 3" }));
         if (!cell.speedup) return;
-        const text = node("text", { x: left + (j + 0.5) * w, y: y + h / 2 + 4, "text-anchor": "middle", "font-style": cell.exact ? "normal" : "italic" }, (cell.exact ? "" : "~") + cell.speedup.toFixed(2));
-        if (Math.abs(Math.log(cell.speedup)) > 0.42) text.setAttribute("class", "light");
+        const text = node("text", { x: left + (j + 0.5) * w, y: y + h / 2 + 4, "text-anchor": "middle", "font-style": cell.exact ? "normal" : "italic" }, (cell.exact || w < 38 ? "" : "~") + cell.speedup.toFixed(w < 38 ? 1 : 2));
+        text.setAttribute("class", (dark(cell.speedup) ? "light" : "dark") + (w < 38 ? " small" : ""));
         svg.append(text);
       });
     });

@@ -59,8 +59,8 @@ def root(
 
 
 MODULES = (
-    gemm, simulate, explain, explore, whatif, timeline, sweep, query, optimise, serve, gate, imports, audit, validate, measure,
-    microbench, calibrate, check, catalogue,
+    gemm, simulate, explain, explore, whatif, timeline, sweep, query, optimise, serve, gate, imports, audit, validate,
+    measure, microbench, calibrate, check, catalogue,
 )  # fmt: skip
 for module in MODULES:
     module.register(app)

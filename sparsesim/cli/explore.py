@@ -45,7 +45,9 @@ def explore(
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError:
-        raise UserError("explore: expected Starlette and uvicorn, found none: pip install 'sparsesim[explore]'") from None
+        raise UserError(
+            "explore: expected Starlette and uvicorn, found none: pip install 'sparsesim[explore]'"
+        ) from None
     from sparsesim.explore.answers import Explorer
     from sparsesim.explore.server import LOOPBACK, make_app, open_socket, serve
     from sparsesim.explore.state import parse_state

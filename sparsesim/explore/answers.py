@@ -150,9 +150,7 @@ class Explorer:
             (result.launch, native, simulator.stack.output(op.dtype)),
         ):
             operands = simulator.library.operands(op, pattern)
-            sides.append(
-                LaunchTimes(device, launch.kernel, operands, shape_of(op, out), protocol, launch.seconds)
-            )
+            sides.append(LaunchTimes(device, launch.kernel, operands, shape_of(op, out), protocol, launch.seconds))
         dense, sparse = sides
         found = []
         for item in CAUSES:

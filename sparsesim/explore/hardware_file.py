@@ -33,7 +33,7 @@ def hardware_file(state: State) -> str:
     ]
     sections: dict[str, list[str]] = {}
     for change in state.sets:
-        path, _, text = (part.strip() for part in change.partition("="))
+        path, _, _ = (part.strip() for part in change.partition("="))
         section, _, field = path.partition(".")
         before = slider_of(base, path)
         found = _QUANTITY.fullmatch(change.partition("=")[2].strip())
@@ -41,9 +41,9 @@ def hardware_file(state: State) -> str:
         number, unit = float(found[1]), found[2] or before.unit
         value = int(number) if number.is_integer() else number
         note = f"was {before.base:g} {before.unit}".removesuffix(" -")
+        unit = unit.replace("µ", "u")
         sections.setdefault(section, []).append(
-            f'{field} = {{ value = {value!r}, unit = "{unit.replace("µ", "u")}", source = "EXPLORED", status = "assumed", '
-            f'note = "{note}" }}'
+            f'{field} = {{ value = {value!r}, unit = "{unit}", source = "EXPLORED", status = "assumed", note = "{note}" }}'
         )
     for section in sorted(sections):
         lines += ["", f"[{section}]", *sections[section]]

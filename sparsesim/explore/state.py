@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sparsesim.errors import Problem, UserError, nearest
-from sparsesim.hardware import GpuSpec, gpu_names, load_gpu
+from sparsesim.hardware import GpuSpec, gpu_names
 from sparsesim.kernels.datapath import family_dtype, rate_key
 from sparsesim.scenarios import Scenario, build_scenario
-from sparsesim.scenarios.paths import apply, hardware_values, parse_assignment
+from sparsesim.scenarios.paths import apply, hardware_values, parse_assignment, parse_quantity
 from sparsesim.units import UNITS
 from sparsesim.workload import workload_names
 from sparsesim.workload.ops import GemmError
@@ -125,9 +125,7 @@ def parse_state(pairs: Iterable[tuple[str, str]]) -> State:
         lines.append(Problem.line("set", "", f"at most {MAX_SETS} parameters", len(sets)))
     for name, valid in (("gpu", gpu_names()), ("workload", ["", *workload_names()])):
         if fields[name] not in valid:  # names only: a page must not open files
-            lines.append(
-                Problem.line(name, "", "a packaged name", fields[name]) + nearest(fields[name], valid)
-            )
+            lines.append(Problem.line(name, "", "a packaged name", fields[name]) + nearest(fields[name], valid))
     numbers = {
         name: _whole(name, fields[name], 0 if name == "op" else 1, lines)
         for name in ("m", "n", "k", "op", *(["tokens"] if fields["tokens"] else []))
@@ -170,6 +168,7 @@ def _changed(base: Scenario, sets: list[str]) -> Scenario:
     """`base` on the changed GPU; each change has to be within its slider's bounds."""
     lines: list[str] = []
     changes = []
+    values = hardware_values(base.gpu)
     paths: set[str] = set()
     for text in sets:
         try:
@@ -180,12 +179,13 @@ def _changed(base: Scenario, sets: list[str]) -> Scenario:
             if change.path in paths:
                 raise UserError(f"set: {change.path}: expected once, found several")
             paths.add(change.path)
-            apply(base, [change])  # what cannot be read says so here
-            new = slider_of(apply(base, [change]).gpu, change.path, slider.unit).base
+            new = parse_quantity(change.text, values[change.path][1], f"set: {change.path}")
+            new /= UNITS[values[change.path][1]][slider.unit]
             tiny = 1e-6 * slider.base
             if not slider.low - tiny <= new <= slider.high + tiny:
                 bounds = f"{slider.low:.6g} to {slider.high:.6g} {slider.unit}".removesuffix(" -")
                 raise UserError(Problem.line("set", change.path, bounds, f"{new:.6g}"))
+            apply(base, [change])  # what the description itself refuses, such as half an SM
             changes.append(change)
         except UserError as error:
             lines += error.problems

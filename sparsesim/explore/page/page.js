@@ -115,6 +115,7 @@
         Charts.losses(el("losses"), data);
         part("losses", false, `estimate; ${data.label}`);
       });
+      for (const promise of [early, alone]) promise.catch(() => {}); // told where it is awaited; the first failure ends the turn
       await first;
       const rough = await early;
       if (!live()) return;
@@ -148,6 +149,7 @@
           drawCurve();
         }
         if (answer.ops.length) await rows(answer, signal, live);
+        if (!live()) return;
         for (let i = 0; i < cells.length; i++) for (let j = 0; j < cells[i].length; j++) {
           const side = choices.sides[i];
           const got = await ask("point", `at_m=${side}&at_n=${choices.tokens[j]}&at_k=${side}`, signal);
@@ -162,6 +164,7 @@
         Charts.losses(el("losses"), data);
         part("losses", true, data.label);
       }));
+      for (const promise of rest) promise.catch(() => {});
       await Promise.all(rest);
       if (!live()) return;
       el("state").textContent = `all panels answered in ${took} ms, exact after ${((performance.now() - began) / 1000).toFixed(1)} s`;

@@ -43,7 +43,8 @@ def hardware_file(state: State) -> str:
         note = f"was {before.base:g} {before.unit}".removesuffix(" -")
         unit = unit.replace("µ", "u")
         sections.setdefault(section, []).append(
-            f'{field} = {{ value = {value!r}, unit = "{unit}", source = "EXPLORED", status = "assumed", note = "{note}" }}'
+            f'{field} = {{ value = {value!r}, unit = "{unit}", source = "EXPLORED", status = "assumed", '
+            f'note = "{note}" }}'
         )
     for section in sorted(sections):
         lines += ["", f"[{section}]", *sections[section]]

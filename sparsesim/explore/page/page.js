@@ -120,15 +120,16 @@
       const rough = await early;
       if (!live()) return;
       const points = rough.curve.map((p) => ({ ...p, exact: false })), cells = rough.map.map((row) => row.map((speedup) => ({ speedup, exact: false })));
+      const as = state.sets.size ? "measured on the GPU as it is" : "measured";
       const drawCurve = () => {
         const left = points.filter((p) => !p.exact).length;
         Charts.curve(el("curve"), points, answer.measured.curve, answer.result.nominal_speedup);
-        part("curve", !left, left ? `${left} of ${points.length} points are estimates (hollow); exact ones follow` : `exact${answer.measured.curve.length ? "; squares: measured" : ""}`);
+        part("curve", !left, left ? `${left} of ${points.length} points are estimates (hollow); exact ones follow` : `exact${answer.measured.curve.length ? `; squares: ${as}` : ""}`);
       };
       const drawMap = () => {
         const left = cells.flat().filter((c) => !c.exact).length;
         Charts.map(el("map"), choices.sides, choices.tokens, cells, answer.measured.map);
-        part("map", !left, left ? `${left} of ${cells.flat().length} cells are estimates (~); exact ones follow` : `exact${answer.measured.map.length ? "; circles: measured" : ""}`);
+        part("map", !left, left ? `${left} of ${cells.flat().length} cells are estimates (~); exact ones follow` : `exact${answer.measured.map.length ? `; circles: ${as}` : ""}`);
       };
       drawCurve();
       drawMap();

@@ -17,9 +17,11 @@ if TYPE_CHECKING:
         explain_gemm,
         explain_workload,
         import_file,
+        report_workload,
         simulate_gemm,
         simulate_workload,
         validate_files,
+        workload_counters,
     )
     from sparsesim.errors import UserError
     from sparsesim.hardware import GpuSpec, gpu_names, load_gpu
@@ -50,6 +52,7 @@ __all__ = [
     "import_file",
     "load_gpu",
     "load_workload",
+    "report_workload",
     "sensitivity",
     "simulate_gemm",
     "simulate_serving",
@@ -58,6 +61,7 @@ __all__ = [
     "validate_files",
     "validate_serving",
     "whatif",
+    "workload_counters",
     "workload_names",
 ]
 
@@ -80,6 +84,7 @@ _HOMES = {
     "import_file": "api",
     "load_gpu": "hardware",
     "load_workload": "workload",
+    "report_workload": "api",
     "sensitivity": "studies",
     "simulate_gemm": "api",
     "simulate_serving": "serving.api",
@@ -88,6 +93,7 @@ _HOMES = {
     "validate_files": "api",
     "validate_serving": "serving.api",
     "whatif": "studies",
+    "workload_counters": "api",
     "workload_names": "workload",
 }
 

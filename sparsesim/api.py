@@ -8,7 +8,7 @@ has its source (``sparsesim check``), and so has every rule of a stack (``sparse
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -27,6 +27,8 @@ from sparsesim.workload.ops import issue_line
 if TYPE_CHECKING:
     from sparsesim.attribution import Attribution, WorkloadAttribution
     from sparsesim.audit import Audit
+    from sparsesim.counters import Counters
+    from sparsesim.report import Report
     from sparsesim.results_workload import WorkloadResult
     from sparsesim.validate import Validation
 
@@ -36,10 +38,12 @@ __all__ = [
     "explain_gemm",
     "explain_workload",
     "import_file",
+    "report_workload",
     "resolve_gpu",
     "simulate_gemm",
     "simulate_workload",
     "validate_files",
+    "workload_counters",
 ]
 
 #: the stack that has a sparse path
@@ -222,6 +226,103 @@ def explain_workload(
         gpu, workload, tokens, phase, dtype, pattern, stack, timing, l2, clock, baseline
     )
     return attribute_workload(simulator, loaded, protocol, progress=progress)
+
+
+def workload_counters(
+    result: WorkloadResult,
+    gpu: str | Path | GpuSpec,
+    stack: str | Stack | None = None,
+    dtype: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Counters:
+    """Count fallbacks, conversions, metadata, tensor-core use and precision of what `simulate_workload` returned.
+
+    Parameters
+    ----------
+    result : WorkloadResult
+    gpu, stack
+        Those that it ran on.
+    dtype : str, optional
+        That the caller asked for instead of the workload's.
+    progress : callable, optional
+        Called as progress(done, total) after each op.
+
+    Raises
+    ------
+    UserError
+        GPU or stack are unknown.
+    """
+    from sparsesim.counters import count
+
+    chosen = stack if isinstance(stack, Stack) else get_stack(stack or DEFAULT_STACK)
+    return count(result, resolve_gpu(gpu), chosen, dtype, progress)
+
+
+def report_workload(
+    gpu: str | Path | GpuSpec,
+    workload: str | Path | Workload | Iterable[Gemm],
+    tokens: int | None = None,
+    phase: str | None = None,
+    dtype: str | None = None,
+    pattern: str | None = None,
+    stack: str | Stack | None = None,
+    timing: str = "kernel",
+    l2: str = "rotating",
+    clock: str = "free",
+    dims: Mapping[str, int] | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+    baseline: str | None = None,
+) -> Report:
+    """Simulate a workload and report on it: answer, layers, losses, fallbacks and what mending them brings.
+
+    Parameters
+    ----------
+    gpu, stack, timing, l2, clock, baseline
+        As for `simulate_workload`.
+    workload : str, Path, Workload or iterable of Gemm
+        As for `simulate_workload`, or a file that `import_file` reads: config.json, ONNX, safetensors, a trace.
+    tokens, phase, dtype, pattern
+        As for `simulate_workload`; of a foreign file, tokens and phase only where its format has them.
+    dims : mapping, optional
+        Sizes of dynamic dimensions of a foreign file, as for `import_file`.
+    progress : callable, optional
+        Called as progress(step, done, total).
+
+    Returns
+    -------
+    Report
+        `sparsesim.report.html` and `sparsesim.report.markdown` render it, `Report.to_dict` is its plain form.
+
+    Raises
+    ------
+    UserError, NoKernelError
+        As `simulate_workload` and `import_file`.
+    """
+    from sparsesim.report.build import build_report
+    from sparsesim.report.commands import Source
+    from sparsesim.report.foreign import load_any
+
+    problems = _Gather()
+    form = ""
+    notes: tuple[str, ...] = ()
+    with problems:
+        spec = resolve_gpu(gpu)
+    with problems:
+        if isinstance(workload, str | Path):
+            loaded, form, notes = load_any(workload, tokens, phase, dtype, pattern, dims)
+        else:
+            loaded = _workload(workload, tokens, phase, dtype, pattern)
+    with problems:
+        chosen = stack if isinstance(stack, Stack) else get_stack(stack or DEFAULT_STACK)
+    with problems:
+        protocol = Protocol.parse(timing, l2, clock)
+    problems.raise_if_any()
+    source = Source(
+        str(workload) if isinstance(workload, str | Path) else loaded.name,
+        str(gpu) if isinstance(gpu, str | Path) else spec.name,
+        form, tokens, phase, dtype, pattern, tuple((dims or {}).items()), chosen.name, timing, l2, clock, baseline,
+    )  # fmt: skip
+    return build_report(Simulator(spec, chosen, baseline), loaded, protocol, source, notes, progress)
 
 
 def validate_files(

@@ -11,6 +11,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from sparsesim.device.engine import SEED
 from sparsesim.device.simulate import LaunchResult
 from sparsesim.hardware import GpuSpec
 from sparsesim.protocol import Protocol
@@ -145,6 +146,6 @@ class GemmResult:
                 "version": self.version,
                 "gpu_hash": self.gpu_hash,
                 "op_hash": op_hash(self.op),
-                "seed": None,
+                "seed": SEED,
             },
         }

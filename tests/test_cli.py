@@ -17,8 +17,8 @@ from sparsesim.datafiles import data_dir
 GEMM = ("gemm", "--gpu", "rtx4090", "-m", "256", "-n", "256", "-k", "256")
 COMMANDS = (
     "gemm", "simulate", "explain", "explore", "whatif", "sensitivity", "breakeven", "patterns", "timeline", "import",
-    "audit", "sweep", "query", "optimise", "serve", "gate", "validate", "measure", "microbench", "calibrate", "check",
-    "gpus", "workloads", "stacks",
+    "audit", "sweep", "query", "optimise", "serve", "gate", "diagnose", "validate", "measure", "microbench",
+    "calibrate", "check", "gpus", "workloads", "stacks",
 )  # fmt: skip
 CONTRACT = {
     "gpu", "stack", "m", "n", "k", "batch", "dtype", "pattern", "path", "reason", "time_us", "dense_time_us",
@@ -72,6 +72,10 @@ def folder(tmp_path):
         'count = { value = -8, unit = "-", source = "X", status = "assumed" }\n',
         "findings.toml": 'extends = "rtx4090"\nname = "mine"\ntitle = "Mine"\n[sm]\n'
         'count = { value = 64, unit = "-", source = "ASSUMED", status = "assumed" }\n',
+        "m-none.csv": "\n".join([MEASURED.splitlines()[0], *(x for x in MEASURED.splitlines() if "mi300x" in x)])
+        + "\n",
+        "unitless.toml": 'extends = "rtx4090"\nname = "mine"\n[sm]\n'
+        'count = { value = 64, source = "-", status = "assumed" }\n',
         "m-header.csv": MEASURED.splitlines()[0] + "\n",
         "m-cut.csv": MEASURED[: MEASURED.index("12.5")],
         "m-columns.csv": MEASURED.replace("time_us", "time"),
@@ -320,6 +324,8 @@ BAD = {
     "measured file without rows": (["validate", "{}/m-header.csv"], "at least one row"),
     "truncated measured file": (["validate", "{}/m-cut.csv"], "line 2"),
     "unknown measured column": (["validate", "{}/m-columns.csv"], "a column 'time_us'"),
+    "measured rows of no known gpu": (["validate", "{}/m-none.csv"], "a row that the model can predict"),
+    "no unit": (gemm_with(gpu="{}/unitless.toml"), "sm.count.unit: expected a non-empty string, found none"),
     "nan measured": (["validate", "{}/m-nan.csv"], "time_us: expected a positive number"),
     "measured file twice": (["validate", "{}/measured.csv", "{}/measured.csv"], "each file once"),
     "nan limit": (["validate", "{}/measured.csv", "--min-us", "nan"], "min_us: expected"),

@@ -1,6 +1,6 @@
-"""The README is true: its commands are run, and what it shows is what they print.
+"""The README and the pages are true: their commands are run, and what they show is what the commands print.
 
-`UPDATE_README=1 pytest tests/test_docs.py` writes today's output into the README.
+`UPDATE_README=1 pytest tests/test_docs.py` writes today's output into them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
+PAGES = (README, *sorted((ROOT / "docs").glob("*.md")))
 #: a console block: a command line behind "$ ", then what it prints
 BLOCK = re.compile(r"```console\n\$ (?P<command>[^\n]+)\n(?P<output>.*?)```", re.DOTALL)
 WIDTH = "150"
@@ -31,8 +32,21 @@ def models() -> None:
     subprocess.run([sys.executable, "tests/make_models.py", "out/models"], cwd=ROOT, check=True)
 
 
-def blocks() -> list[re.Match[str]]:
-    return list(BLOCK.finditer(README.read_text(encoding="utf-8")))
+@pytest.fixture(scope="module", autouse=True)
+def release(models: None) -> None:
+    """What the release of the README starts from: the model and the base's run."""
+    for command in release_commands()[:2]:
+        run(command)
+
+
+def release_commands() -> list[str]:
+    """The way from a model to a release decision."""
+    _, block = SHELL.findall(README.read_text(encoding="utf-8"))
+    return block.splitlines()
+
+
+def blocks(page: Path) -> list[re.Match[str]]:
+    return list(BLOCK.finditer(page.read_text(encoding="utf-8")))
 
 
 def run(command: str) -> str:
@@ -51,26 +65,37 @@ def run(command: str) -> str:
     return "".join(line.rstrip() + "\n" for line in done.stdout.splitlines())
 
 
-@pytest.mark.parametrize("command", [block["command"] for block in blocks()])
-def test_readme_shows_what_the_command_prints(command):
+@pytest.mark.parametrize(
+    ("page", "command"), [(page.name, block["command"]) for page in PAGES for block in blocks(page)]
+)
+def test_a_page_shows_what_the_command_prints(page: str, command: str) -> None:
+    (path,) = [path for path in PAGES if path.name == page]
     printed = run(command)
     if os.environ.get("UPDATE_README"):
-        text = README.read_text(encoding="utf-8")
-        for block in blocks():
+        text = path.read_text(encoding="utf-8")
+        for block in blocks(path):
             if block["command"] == command:
                 text = text.replace(block[0], f"```console\n$ {command}\n{printed}```")
-        README.write_text(text, encoding="utf-8")
-    (shown,) = [block["output"] for block in blocks() if block["command"] == command]
+        path.write_text(text, encoding="utf-8")
+    (shown,) = [block["output"] for block in blocks(path) if block["command"] == command]
     assert shown == printed
 
 
 def test_the_way_from_three_real_models_runs_as_written():
-    (block,) = SHELL.findall(README.read_text(encoding="utf-8"))
+    block, _ = SHELL.findall(README.read_text(encoding="utf-8"))
     first, *commands = block.splitlines()
     assert first == "make models"
     assert [command.split()[1] for command in commands].count("simulate") == 3
     for command in commands:
         assert run(command)
+
+
+def test_five_commands_lead_from_a_model_to_a_release_decision():
+    commands = release_commands()
+    assert [command.split()[1] for command in commands] == ["import", "simulate", "gate", "diagnose", "diagnose"]
+    printed = [run(command) for command in commands[2:]]  # the fixture has run the others
+    assert "mechanism    fallback" in printed[1]
+    assert printed[2].startswith("SHIP")
 
 
 def test_readme_names_the_two_commands():

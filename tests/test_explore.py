@@ -436,7 +436,7 @@ def test_screenshot(browser, port, name, width, height, tmp_path):
     from browser import visit
 
     wanted = os.environ.get("SCREENSHOTS")
-    fields = {"dtype": "bf16", "timing": "stream", "l2": "warm", "m": "3072", "n": "1024", "k": "3072"}
+    fields = {"timing": "stream", "l2": "warm", "m": "3072", "n": "1024", "k": "3072"}
     with visit(browser, page_of(port, **fields), width, height) as seen:
         page = seen.page
         wait = exact if wanted else answered

@@ -89,8 +89,8 @@ CAUSES = (
     ),
     Cause(
         "residency",
-        "registers or shared memory let fewer CTAs share an SM than its warps would",
-        "as many CTAs per SM as warps and CTA slots allow",
+        "registers or shared memory let too few CTAs share an SM to hide latency",
+        "as many CTAs per SM as give each sub-core four warps",
         "occupancy",
         ("ctas_per_sm",),
     ),

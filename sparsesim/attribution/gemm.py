@@ -48,11 +48,18 @@ class Attributor:
     simulator : Simulator
     step_budget : int
         CTA k-steps simulated per counterfactual launch before extrapolating.
+    joint : groups of machine causes
+        Of `dense_times` and `sparse_times` then only sets with all or none of a group mean anything, and no share does;
+        for who needs those sets alone, and not 2^causes runs.
     """
 
-    def __init__(self, simulator: Simulator, step_budget: int = STEP_BUDGET) -> None:
+    def __init__(
+        self, simulator: Simulator, step_budget: int = STEP_BUDGET, joint: tuple[tuple[str, ...], ...] = ()
+    ) -> None:
         self.simulator = simulator
-        self._device = Device(simulator.gpu, step_budget, MIN_WAVES)
+        self._joint = joint
+        # launches are known by their numbers and by this budget: simulators that share theirs share these, too
+        self._device = Device(simulator.gpu, step_budget, MIN_WAVES, memory=simulator.device.memory)
         self._launches: dict[tuple[object, ...], tuple[LaunchTimes, np.ndarray]] = {}
         self._known: dict[tuple[Gemm, Protocol], Attribution] = {}
 
@@ -74,6 +81,17 @@ class Attributor:
         if (plain, protocol) not in self._known:
             self._known[plain, protocol] = self._gemm(plain, protocol)
         return replace(self._known[plain, protocol], op=op)
+
+    @staticmethod
+    def eligible_form(simulator: Simulator, op: Gemm) -> Gemm | None:
+        """`op` with its sparse operand as A and its sides at the smallest multiples that the stack runs sparse.
+
+        None if no size helps.
+        """
+        if op.sparse_operand != "A":
+            op = replace(op, m=op.n, n=op.m, sparse_operand="A")
+        padded = _padded(simulator.stack, op, simulator)
+        return padded if simulator.stack.decide(padded, simulator.gpu).path == "sparse" else None
 
     def _gemm(self, op: Gemm, protocol: Protocol) -> Attribution:
         before = self.engine_runs
@@ -126,7 +144,7 @@ class Attributor:
         )
         if key not in self._launches:
             launch = LaunchTimes(self._device, kernel, operands, shape, protocol, reported_s)
-            self._launches[key] = launch, launch.table()
+            self._launches[key] = launch, launch.table(self._joint)
         return self._launches[key]
 
     def _dense(

@@ -12,6 +12,7 @@ from sparsesim.cli import (
     calibrate,
     catalogue,
     check,
+    diagnose,
     explain,
     explore,
     gate,
@@ -21,6 +22,7 @@ from sparsesim.cli import (
     microbench,
     optimise,
     query,
+    report,
     serve,
     simulate,
     sweep,
@@ -59,7 +61,8 @@ def root(
 
 
 MODULES = (
-    gemm, simulate, explain, explore, whatif, timeline, sweep, query, optimise, serve, gate, imports, audit, validate,
+    gemm, simulate, explain, report, explore, whatif, timeline, sweep, query, optimise, serve, gate, diagnose, imports,
+    audit, validate,
     measure, microbench, calibrate, check, catalogue,
 )  # fmt: skip
 for module in MODULES:

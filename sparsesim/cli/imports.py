@@ -9,11 +9,12 @@ import typer
 from sparsesim.cli import options as opt
 from sparsesim.cli.output import JsonTarget, add_row, progress, say, show_table, table
 from sparsesim.errors import Problem, UserError
+from sparsesim.wording import amount
 
 if TYPE_CHECKING:
     from sparsesim.importers import Imported
 
-__all__ = ["amount", "register"]
+__all__ = ["register"]
 
 EXAMPLE = "Example: sparsesim import model.onnx --dim batch=1 --out model.jsonl"
 #: rows of a table that are shown; the file and --json have all
@@ -93,16 +94,6 @@ def _count(flag: str, text: str) -> int:
         return int(text)
     except ValueError:
         raise UserError(Problem.line(flag, "", "a positive integer", text)) from None
-
-
-def amount(value: float | None, unit: str) -> str:
-    """A count of bytes or FLOPs with a decimal prefix; a dash for an unknown one."""
-    if value is None:
-        return "?"
-    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= factor:
-            return f"{value / factor:.4g} {prefix}{unit}"
-    return f"{value:.4g} {unit}"
 
 
 def show(imported: Imported, out: str | None) -> None:

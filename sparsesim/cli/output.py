@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sparsesim.errors import UserError
+from sparsesim.wording import percent, show_time
 
 __all__ = [
     "JsonTarget",
@@ -34,6 +35,7 @@ __all__ = [
     "say",
     "show_table",
     "show_time",
+    "steps",
     "table",
 ]
 
@@ -154,6 +156,21 @@ def progress(label: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bars.update(task, completed=done, total=total)
 
 
+@contextmanager
+def steps() -> Iterator[Callable[[str, int, int], None]]:
+    """The same for work in several steps: a function of the step's name, the count done and the total."""
+    shown = Console(stderr=True)
+    if not shown.is_terminal:
+        yield lambda step, done, total: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=shown, transient=True) as bars:
+        task = bars.add_task("", total=None)
+        yield lambda step, done, total: bars.update(task, description=step, completed=done, total=total)
+
+
 def table(*columns: str, right: Sequence[str] = ()) -> Table:
     """A plain table; columns named in `right` hold numbers."""
     made = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
@@ -177,19 +194,6 @@ def show_table(title: str, grid: Table) -> None:
 def say(text: str, style: str = "") -> None:
     """Print one line of literal text, unbroken."""
     console().print(Text(text, style=style), soft_wrap=True)
-
-
-def show_time(us: float) -> str:
-    """A time with a unit that leaves three to six digits."""
-    for factor, unit in ((1.0, "µs"), (1e3, "ms")):
-        if us < 1e4 * factor:
-            return f"{us / factor:.4g} {unit}" if us < 1e3 * factor else f"{us / factor:.0f} {unit}"
-    return f"{us / 1e6:.4g} s"
-
-
-def percent(share: float, digits: int = 1) -> str:
-    """A share of 1 as a percentage."""
-    return f"{100 * share:.{digits}f} %"
 
 
 def bar(share: float, width: int = 24) -> str:

@@ -9,8 +9,10 @@ import typer
 
 from sparsesim.cli import options as opt
 from sparsesim.cli.output import JsonTarget, add_row, percent, progress, say, show_table, show_time, table
+from sparsesim.wording import amount
 
 if TYPE_CHECKING:
+    from sparsesim.counters import Counters
     from sparsesim.results_workload import OpRow, WorkloadResult
 
 __all__ = ["register"]
@@ -51,19 +53,21 @@ def simulate(
 ) -> None:
     """Run a workload: time of each op dense and sparse, its path and why, totals and fallback rates."""
     target = JsonTarget.parse(json)
-    from sparsesim.api import simulate_workload
+    from sparsesim.api import simulate_workload, workload_counters
 
     with progress("simulating") as report:
         result = simulate_workload(
             gpu, workload, tokens, phase, dtype, pattern, stack, timing, l2, clock, streams, graph, repeats,
             progress=lambda done, total, name: report(done, total), baseline=baseline,
         )  # fmt: skip
-    if target.write(result.to_dict()):
-        show(result)
+    with progress("counting") as report:
+        counters = workload_counters(result, gpu, stack, dtype, report)
+    if target.write({**result.to_dict(), "counters": counters.to_dict()}):
+        show(result, counters)
 
 
-def show(result: WorkloadResult) -> None:
-    """Print the ops in the order they run, the phases, the totals, and what fell back."""
+def show(result: WorkloadResult, counters: Counters) -> None:
+    """Print the ops in the order they run, the phases, what fell back, the counters and the totals."""
     protocol = result.protocol
     timing = f"timing {protocol.timing}{' as graphs' if result.graph else ''}"
     mode = f"{timing}, L2 {protocol.l2}, clock {protocol.clock}"
@@ -97,6 +101,8 @@ def show(result: WorkloadResult) -> None:
             time, dense = sum(row.kernel_us for row in rows), sum(row.dense_kernel_us for row in rows)
             add_row(grid, name or "(none)", show_time(time), show_time(dense), f"{dense / time:.2f}")
         show_table("Kernel time by phase", grid)
+    _paths(result)
+    _counters(result, counters)
     _totals(result)
 
 
@@ -109,7 +115,7 @@ def _phases(rows: Sequence[OpRow]) -> dict[str, list[OpRow]]:
     return groups
 
 
-def _totals(result: WorkloadResult) -> None:
+def _paths(result: WorkloadResult) -> None:
     grid = table("path", "reason", "ops", "launches", "FLOPs", "time", right=("ops", "launches", "FLOPs", "time"))
     for share in result.paths:
         add_row(
@@ -123,9 +129,45 @@ def _totals(result: WorkloadResult) -> None:
             style="yellow" if share.fallback else None,
         )
     show_table("Paths", grid)
+
+
+def _counters(result: WorkloadResult, counters: Counters) -> None:
+    """Fallbacks, conversions and metadata in launches, bytes and time; tensor cores by path; precision."""
+    numbers = ("launches", "bytes", "time", "of the time")
+    grid = table("counter", *numbers, right=numbers)
+    whole = result.sparse.kernel_us
+    fell = sum(share.launches for share in counters.fallbacks)
+    fell_us = sum(share.time_us for share in counters.fallbacks)
+    add_row(grid, "dense fallback", str(fell), "", show_time(fell_us), percent(counters.fallback_rate.time))
+    moved = counters.conversion_bytes
+    add_row(
+        grid, "format conversion", str(counters.conversion_launches), "?" if moved is None else amount(moved, "B"),
+        show_time(counters.conversion_us), percent(counters.conversion_us / whole),
+    )  # fmt: skip
+    metadata = counters.metadata
+    add_row(
+        grid, "metadata, from L2", "", amount(metadata.l2_bytes, "B"), show_time(metadata.time_us),
+        percent(metadata.time_share),
+    )  # fmt: skip
+    show_table("Counters", grid)
+    asked = [item for item in counters.precision if not item.kept]
+    kept = "all layers in the type asked for"
+    changed = f"{len(asked)} of {len(counters.precision)} layers not in {asked[0].asked}: " if asked else kept
+    names = ", ".join(f"{item.name} {item.ran}" for item in asked[:3]) + (", …" if len(asked) > 3 else "")
+    busy = ", ".join(f"{path} {percent(share)}" for path, share in counters.tensor.by_path.items())
+    say(
+        f"\nmetadata   {amount(metadata.stored_bytes, 'B')} in memory, "
+        f"{percent(metadata.stored_share)} of the compressed weights; "
+        f"{percent(metadata.l2_share)} of the bytes from L2"
+    )
+    say(f"tensor     busy while kernels run: {busy}; dense baseline {percent(counters.tensor.dense_kernels)}")
+    say(f"precision  {changed}{names}")
+
+
+def _totals(result: WorkloadResult) -> None:
     run, dense = result.sparse, result.dense
     lines = [
-        f"\ntotal      {show_time(run.makespan_us)}, dense {show_time(dense.makespan_us)}: "
+        f"total      {show_time(run.makespan_us)}, dense {show_time(dense.makespan_us)}: "
         f"speedup {result.speedup:.3f} of {result.nominal_speedup:.3g} promised",
         f"fallback   {percent(sum(share.launch_share for share in result.fallbacks))} of the launches, "
         f"{percent(sum(share.flop_share for share in result.fallbacks))} of the FLOPs, "

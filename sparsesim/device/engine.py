@@ -37,17 +37,19 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numba
 import numpy as np
 
-__all__ = ["OWNERS", "RECORDED", "TICKS", "Buffers", "Launch", "Owner", "Stat", "allocate", "run"]
+__all__ = ["OWNERS", "RECORDED", "SEED", "TICKS", "Buffers", "Launch", "Owner", "Stat", "allocate", "run"]
 
 #: ticks per SM cycle: fine enough that rounding a service time costs less than 1e-4 of it
 TICKS = 4096
+#: of the pseudo-random L2 replacement, the only chance there is; fixed, so that equal launches are equal
+SEED = 0
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-#: cached on disk, no fast-math, NumPy error model, other threads may run meanwhile. `_nrt=False` leaves out the counting
-#: of references to the arrays, two thirds of the time otherwise: the loop allocates nothing, its caller holds them all
-POLICY = {"cache": True, "fastmath": False, "error_model": "numpy", "nogil": True, "_nrt": False}
+#: cached on disk, no fast-math, NumPy error model, other threads may run meanwhile. `_nrt=False` leaves out counting
+#: references to arrays, two thirds of the time otherwise: the loop allocates nothing, and its caller holds them all
+POLICY: dict[str, Any] = {"cache": True, "fastmath": False, "error_model": "numpy", "nogil": True, "_nrt": False}
 
 
 def jit(function: F) -> F:
@@ -210,6 +212,7 @@ def allocate(p: Launch, bins: int = 0, bin_ticks: int = 0) -> Buffers:
     work["sm"] = np.arange(workers) % p.sms
     glob = np.zeros(G_COUNT, dtype=np.int64)
     glob[G_BIN] = bin_ticks
+    glob[G_RANDOM] = SEED
     return Buffers(
         block=block,
         resident=np.zeros(blocks, dtype=np.int32),
@@ -602,7 +605,7 @@ def _sift(s, n):  # type: ignore[no-untyped-def]
     while child + 1 < n:
         later = heap[child].time - heap[child + 1].time
         tie = heap[child].seq - heap[child + 1].seq
-        child += np.int64(later > 0) | (np.int64(later == 0) & np.int64(tie > 0))
+        child += (later > 0) | ((later == 0) & (tie > 0))
         heap[i].time = heap[child].time
         heap[i].seq = heap[child].seq
         heap[i].worker = heap[child].worker

@@ -39,6 +39,8 @@ CLOCK_ROUNDS = 4
 #: after runs at two clocks the third is interpolated if it is nearer to the second than this part of their distance
 REACH = 0.5
 SECANT_ROUNDS = 12
+#: how far beyond two runs a third is extrapolated, in parts of their distance
+FARTHEST = 0.9
 #: recorded servers of which each SM has its own
 PER_SM = ("tensor", "smem", "decode", "issue", "port")
 
@@ -241,7 +243,8 @@ class Device:
         for _ in range(SECANT_ROUNDS):
             energy = self._energy(plan, raw, activity)
             clock = run_clock(self.gpu, energy, raw.cycles, conditions.gap_s, conditions.floor_s, conditions.run)
-            raw = _blend(a[1], b[1], (clock - a[0]) / (b[0] - a[0]))
+            weight = (clock - a[0]) / (b[0] - a[0])
+            raw = _blend(a[1], b[1], min(max(weight, -FARTHEST), 1.0 + FARTHEST))
         return clock, raw
 
     def _energy(self, plan: LaunchPlan, raw: _Raw, activity: float) -> Energy:

@@ -124,8 +124,11 @@ def _leaf(raw: Any, path: str, unit: str, problems: ProblemList, file: Path) -> 
             problems.add(f"{path}.{key}", f"one of {', '.join(sorted(LEAF_KEYS))}{nearest(key, LEAF_KEYS)}", raw[key])
             ok = False
     for key in ("unit", "source", "status"):
-        if not isinstance(raw.get(key), str) or not raw[key].strip():
-            problems.add(f"{path}.{key}", "a non-empty string", raw.get(key, "nothing"))
+        if key not in raw:
+            problems.add_line(f"{file}: {path}.{key}: expected a non-empty string, found none")
+            ok = False
+        elif not isinstance(raw[key], str) or not raw[key].strip():
+            problems.add(f"{path}.{key}", "a non-empty string", raw[key])
             ok = False
     if ok and raw["status"] not in STATUSES:
         problems.add(f"{path}.status", f"one of {', '.join(STATUSES)}{nearest(raw['status'], STATUSES)}", raw["status"])

@@ -49,7 +49,11 @@ OUTPUTS: dict[str, tuple[str, str, str]] = {
     "clock_mhz": ("float64", "MHz", "SM clock, mean over the kernel time"),
     "dense_clock_mhz": ("float64", "MHz", "the same of the dense baseline"),
     "dram_bytes": ("float64", "B", "read and written by all launches"),
-    "bound_by": ("string", "", "owner of the largest share of the SM-cycles"),
+    "bound_by": (
+        "string",
+        "",
+        "what binds most of the time: the busiest server, occupancy or launch",
+    ),
 }
 
 #: sub-problems that a worker keeps of one board; what it drops comes back with the tasks that need it
@@ -331,10 +335,9 @@ def _sums(rows: Sequence[tuple[GemmResult, int, float, float, float]]) -> dict[s
     dense = math.fsum(us for *_, us in rows)
     fell = [(gemm, flops) for gemm, _, flops, _, _ in rows if gemm.path == "dense" and gemm.reason != "dense-weight"]
     wanted = math.fsum(flops for gemm, _, flops, _, _ in rows if gemm.reason != "dense-weight")
-    owners: dict[str, float] = {}
-    for gemm, launches, *_ in rows:
-        for name, cycles in gemm.launch.owners.items():
-            owners[name] = owners.get(name, 0.0) + launches * cycles
+    bound: dict[str, float] = {}
+    for gemm, _, _, us, _ in rows:
+        bound[gemm.bound_by] = bound.get(gemm.bound_by, 0.0) + us
     return {
         "sparse_share": math.fsum(us for gemm, _, _, us, _ in rows if gemm.path == "sparse") / time,
         "fallback_share": math.fsum(flops for _, flops in fell) / wanted if wanted else 0.0,
@@ -348,5 +351,5 @@ def _sums(rows: Sequence[tuple[GemmResult, int, float, float, float]]) -> dict[s
         "dram_bytes": math.fsum(
             n * (g.launch.counters["dram_read_bytes"] + g.launch.counters["dram_write_bytes"]) for g, n, *_ in rows
         ),
-        "bound_by": max(owners, key=lambda name: owners[name]),
+        "bound_by": max(bound, key=lambda name: bound[name]),
     }

@@ -95,7 +95,7 @@ def main() -> None:
     both = best(lambda: Simulator(gpu, baseline="search").gemm(searched, Protocol("kernel", "rotating")), 5)
     rows.append(("4096³ kernel, rotating; the baseline searched too", both, "target 0.06 s"))
     rows += work_rows(gpu, kernel, operands)
-    rows.append(("65536³, memory of the launch [MB]", launch_megabytes(), "target 200 MB"))
+    rows.append(("65536³, memory of the launch [MB]", launch_megabytes(gpu, kernel, operands), "target 200 MB"))
     try:
         loops = engine_c.compare()
         rows += [

@@ -136,7 +136,7 @@ const Charts = (() => {
         const cell = cells[i][j];
         svg.append(node("rect", { x: left + j * w + 0.5, y: y + 0.5, width: w - 1, height: h - 1, fill: cell.speedup ? shade(cell.speedup) : "white", stroke: cell.exact ? INK : "#d0d7de", "stroke-width": cell.exact ? 0.6 : 1, "stroke-dasharray": cell.exact ? "" : "3 3" }));
         if (!cell.speedup) return;
-        const text = node("text", { x: left + (j + 0.5) * w, y: y + h / 2 + 4, "text-anchor": "middle", "font-style": cell.exact ? "normal" : "italic" }, (cell.exact || w < 38 ? "" : "~") + cell.speedup.toFixed(w < 38 ? 1 : 2));
+        const text = node("text", { x: left + (j + 0.5) * w, y: y + h - 5, "text-anchor": "middle", "font-style": cell.exact ? "normal" : "italic" }, (cell.exact || w < 38 ? "" : "~") + cell.speedup.toFixed(w < 38 ? 1 : 2));
         text.setAttribute("class", (dark(cell.speedup) ? "light" : "dark") + (w < 38 ? " small" : ""));
         svg.append(text);
       });

@@ -95,6 +95,7 @@ def main() -> int:
             "import, 1.9 GB onnx": lambda: ["import", folder / "m.onnx", "--dim", "batch=8", *gpu[2:]],
             "import, 2 500 000-line trace": lambda: ["import", profiler_trace(folder / "t.json", 100_000), *gpu[2:]],
             "simulate, 200 000-line trace": lambda: ["simulate", trace(folder / "t.jsonl", 200_000), *gpu],
+            "report, 200 000-line trace": lambda: ["report", folder / "t.jsonl", *gpu, "--html", folder / "r.html"],
         }
         for label, arguments in runs.items():
             command = [sys.executable, "-c", CODE, *map(str, arguments())]

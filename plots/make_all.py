@@ -16,6 +16,7 @@ from sparsesim.figures import save
 
 #: scripts, those that take longest first
 SCRIPTS = (
+    "quality_frontier",
     "speedup_vs_tokens",
     "breakeven_map",
     "speedup_vs_size",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 from sparsesim.device.build import Shape
 from sparsesim.device.simulate import Conditions, Device, LaunchResult
@@ -28,6 +28,8 @@ __all__ = ["POLICIES", "Library", "NoKernelError", "shape_of"]
 
 #: how a library picks a kernel: by its estimate alone, or by trying the best of them
 POLICIES = ("heuristic", "search")
+#: of a stack also: the first kernel of its list that fits, as an algorithm given by number
+FIRST = "first"
 
 #: candidates that a search simulates: those estimated within this factor of the best, at most so many
 SEARCH_MARGIN = 1.25
@@ -57,20 +59,29 @@ class _Candidate:
 
 
 class Library:
-    """Kernels of the dense and the sparse library on one device, and the policies that pick among them."""
+    """Kernels of the dense and the sparse library on one device, and the policies that pick among them.
 
-    def __init__(self, device: Device) -> None:
+    weight_bits : bits of one stored weight where the kernels unpack it in registers (w4a16: 4); None = the op's type
+    """
+
+    def __init__(self, device: Device, weight_bits: int | None = None) -> None:
         self.device = device
+        self.weight_bits = weight_bits
         self._scout = Device(device.gpu, SEARCH_BUDGET, SEARCH_WAVES, memory=device.memory)
-        self._candidates: dict[tuple[Operands, bool], tuple[_Candidate, ...]] = {}
+        self._candidates: dict[tuple[object, ...], tuple[_Candidate, ...]] = {}
 
     def operands(self, op: Gemm, native: Pattern | None) -> Operands:
         """What `op`'s operands look like on the dense path (native None) or as `native`."""
-        return Operands.of(self.device.gpu, op.dtype, op.accumulator, native)
+        found = Operands.of(self.device.gpu, op.dtype, op.accumulator, native)
+        if self.weight_bits is None:
+            return found
+        return replace(found, kept=found.kept * self.weight_bits / (8 * found.bytes_per_element))
 
-    def candidates(self, operands: Operands, sparse: bool) -> tuple[_Candidate, ...]:
-        """Kernels that fit, without split-K, with their k-step costs and residency."""
-        key = (operands, sparse)
+    def candidates(
+        self, operands: Operands, sparse: bool, kernels: tuple[Kernel, ...] | None = None
+    ) -> tuple[_Candidate, ...]:
+        """Those of `kernels` (None: the library's own) that fit, without split-K, with k-step costs and residency."""
+        key = (operands, sparse, kernels)
         if key not in self._candidates:
             gpu = self.device.gpu
             known = rate_key(operands.dtype, operands.acc_dtype) in gpu.tensor.macs_per_clk
@@ -82,7 +93,9 @@ class Library:
                 )
             knows = rate_key(operands.dtype, operands.acc_dtype) in gpu.tuned_for.tensor.macs_per_clk
             tuned_for = gpu.tuned_for if knows else gpu
-            found = (sparse_kernels if sparse else dense_kernels)(gpu, operands)
+            found: Iterable[Kernel] = (sparse_kernels if sparse else dense_kernels)(gpu, operands)
+            if kernels is not None:
+                found = [item for item in kernels if occupancy(gpu, item, stage_bytes(item, operands)).ctas > 0]
             self._candidates[key] = tuple(
                 _Candidate(
                     kernel,
@@ -101,13 +114,19 @@ class Library:
         conditions: Conditions,
         policy: str,
         accept: Callable[[Kernel], bool] | None = None,
+        kernels: tuple[Kernel, ...] | None = None,
     ) -> LaunchResult:
-        """Pick a kernel by `policy` ("search" or "heuristic") and run it.
+        """Pick a kernel by `policy` ("search", "heuristic" or "first") and run it.
 
-        `accept` restricts the choice (a measured row that names its tile). Raises NoKernelError if nothing fits.
+        `accept` restricts the choice (a measured row that names its tile), `kernels` replaces the library's own.
+        Raises NoKernelError if nothing fits.
         """
         sparse = operands.gain > 1.0
-        ranked = self._rank(operands, shape, conditions, sparse, policy, accept)
+        if policy == FIRST:
+            for candidate in self.candidates(operands, sparse, kernels):
+                return self.device.launch(candidate.kernel, operands, shape, conditions)
+            raise NoKernelError(f"no kernel of the stack for {operands.dtype} fits on {self.device.gpu.name}")
+        ranked = self._rank(operands, shape, conditions, sparse, policy, accept, kernels)
         if policy == "heuristic" or len(ranked) == 1:
             return self.device.launch(ranked[0], operands, shape, conditions)
         scouted = [self._scout.launch(kernel, operands, shape, conditions) for kernel in ranked]
@@ -128,6 +147,7 @@ class Library:
         sparse: bool,
         policy: str,
         accept: Callable[[Kernel], bool] | None,
+        kernels: tuple[Kernel, ...] | None = None,
     ) -> list[Kernel]:
         gpu = self.device.gpu
         # a search runs on the board as it is; a heuristic knows the board that the library was built for
@@ -137,7 +157,7 @@ class Library:
         operand_bytes = operands.bytes_per_element * shape.batch * shape.k * (shape.m * operands.kept + shape.n)
         in_l2 = conditions.l2 == "warm" and operand_bytes + shape.m * shape.n * shape.out_bytes <= gpu.l2.usable_bytes
         scored = []
-        for candidate in self.candidates(operands, sparse):
+        for candidate in self.candidates(operands, sparse, kernels):
             if accept is not None and not accept(candidate.kernel):
                 continue
             if shape.m * shape.n * shape.batch < candidate.kernel.min_outputs * gpu.sm.count:

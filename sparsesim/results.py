@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sparsesim.device.engine import SEED
@@ -54,7 +54,9 @@ class GemmResult:
     """One GEMM on one GPU under one stack, beside its dense baseline.
 
     Times are what the protocol reports, in µs. `launch` is what ran (on fallback: the dense kernel),
-    `dense_launch` the baseline's kernel, and `baseline` how the dense library picked it.
+    `dense_launch` the baseline's kernel, and `baseline` how the dense library picked it. `treatment` is what the stack
+    does with an op that it cannot run sparse (it may raise; the time is then that of a caller who leaves the op dense);
+    `overheads` names what a sparse call takes beside its product, in µs, where the timing shows it.
     """
 
     gpu: str
@@ -72,6 +74,8 @@ class GemmResult:
     baseline: str
     version: str
     gpu_hash: str
+    treatment: str = ""
+    overheads: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for launch in (self.launch, self.dense_launch):
@@ -125,6 +129,8 @@ class GemmResult:
             "path": self.path,
             "reason": self.reason,
             "reason_text": self.reason_text,
+            "treatment": self.treatment,
+            "overheads_us": self.overheads,
             "time_us": self.time_us,
             "dense_time_us": self.dense_time_us,
             "speedup": self.speedup,

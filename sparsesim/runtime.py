@@ -43,10 +43,12 @@ from sparsesim._version import __version__
 from sparsesim.device.simulate import LaunchResult
 from sparsesim.errors import Problem, ProblemList, UserError
 from sparsesim.hardware import GpuSpec
+from sparsesim.overheads import added_s, host_s, plan_s
 from sparsesim.protocol import Protocol, interval_s
 from sparsesim.results import GemmResult, config_hash
 from sparsesim.results_workload import Interval, OpRow, RunRecord, WorkloadResult, plain
 from sparsesim.simulator import Simulator
+from sparsesim.stacks import Call
 from sparsesim.workload import Gemm, Workload
 
 __all__ = ["MAX_LAUNCHES", "MAX_STREAMS", "QUEUE_DEPTH", "TIMELINE_LIMIT", "launch_phases", "run_workload"]
@@ -71,7 +73,11 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class _Call:
-    """A launch as the runtime sees it: `before`, `busy` and `after` follow each other on the device [s]."""
+    """A launch as the runtime sees it: `before`, `busy` and `after` follow each other on the device [s].
+
+    What the stack adds beside the product: its launches are in `after`; the host needs `host` more to issue the call,
+    and `wait` is a plan that the stream waits for.
+    """
 
     row: int
     stream: int
@@ -80,6 +86,8 @@ class _Call:
     after: float
     share: int
     demand: tuple[float, ...]
+    host: float = 0.0
+    wait: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -138,16 +146,24 @@ def run_workload(
     costs = _costs(gpu, protocol.timing, graph)
     order = _issue_order(workload.ops)
 
-    def play(launches: Sequence[LaunchResult]) -> tuple[RunRecord, list[float]]:
-        calls = [_call(gpu, launch, row, row % streams, device_protocol.timing) for row, launch in enumerate(launches)]
+    def play(launches: Sequence[LaunchResult], made: Sequence[Call | None]) -> tuple[RunRecord, list[float]]:
+        calls = [
+            _call(gpu, launch, row, row % streams, device_protocol.timing, call)
+            for row, (launch, call) in enumerate(zip(launches, made, strict=True))
+        ]
         busy = math.fsum(
             op.count * repeats * launch.counters["tensor_busy"] * launch.seconds
             for op, launch in zip(workload.ops, launches, strict=True)
         )
         return _Run([calls[row] for row in order], len(calls), costs, graph, repeats).record(busy)
 
-    sparse, times = play([result.launch for result in results])
-    dense, dense_times = play([result.dense_launch for result in results])
+    dense_made = [simulator.dense_call(result.op) for result in results]
+    made = [
+        simulator.stack.call(result.op, gpu) if result.path == "sparse" else call
+        for result, call in zip(results, dense_made, strict=True)
+    ]
+    sparse, times = play([result.launch for result in results], made)
+    dense, dense_times = play([result.dense_launch for result in results], dense_made)
     # a long trace repeats its shapes: what equal ops have in common is held once
     common: dict[Gemm, dict[str, Any]] = {}
 
@@ -256,15 +272,18 @@ def launch_phases(gpu: GpuSpec, launch: LaunchResult, timing: str) -> tuple[floa
     return before, launch.seconds, max(0.0, whole - launch.seconds - before)
 
 
-def _call(gpu: GpuSpec, launch: LaunchResult, row: int, stream: int, timing: str) -> _Call:
-    """Times and demands of one launch."""
+def _call(gpu: GpuSpec, launch: LaunchResult, row: int, stream: int, timing: str, call: Call | None) -> _Call:
+    """Times and demands of one launch, with what its stack's call adds."""
     before, busy, after = launch_phases(gpu, launch, timing)
+    beside = math.fsum(added_s(gpu, item, timing) for item in call.added) if call is not None else 0.0
     return _Call(
         row=row,
         stream=stream,
         before=before,
         busy=busy,
-        after=after,
+        after=after + beside,
+        host=host_s(gpu, call, timing) if call is not None else 0.0,
+        wait=plan_s(call, timing) if call is not None else 0.0,
         share=_share(launch),
         demand=tuple(min(1.0, launch.counters[name]) for name in SHARED),
     )
@@ -419,8 +438,8 @@ class _Run:
                     yield queue.put(pass_)
                 continue
             for call in self.calls:
-                if self.costs.host:
-                    yield self.env.timeout(self.costs.host)
+                if self.costs.host or call.host:
+                    yield self.env.timeout(self.costs.host + call.host)
                 yield self.queues[call.stream].put(pass_)
 
     def _stream(self, stream: int) -> Process:
@@ -436,6 +455,8 @@ class _Run:
                     yield from self._gap(self.costs.outer)
                 if not (self.graph and position):  # a branch of a graph comes in one go
                     yield self.queues[stream].get()
+                if call.wait:
+                    yield self.env.timeout(call.wait)
                 yield from self._kernel(call, pass_)
 
     def _gap(self, seconds: float) -> Process:

@@ -17,8 +17,8 @@ from sparsesim.datafiles import data_dir
 GEMM = ("gemm", "--gpu", "rtx4090", "-m", "256", "-n", "256", "-k", "256")
 COMMANDS = (
     "gemm", "simulate", "explain", "explore", "whatif", "sensitivity", "breakeven", "patterns", "timeline", "import",
-    "audit", "sweep", "query", "optimise", "serve", "gate", "diagnose", "validate", "measure", "microbench",
-    "calibrate", "check", "gpus", "workloads", "stacks",
+    "audit", "sweep", "query", "optimise", "serve", "quality", "frontier", "gate", "diagnose", "validate", "measure",
+    "microbench", "calibrate", "check", "gpus", "workloads", "stacks",
 )  # fmt: skip
 CONTRACT = {
     "gpu", "stack", "m", "n", "k", "batch", "dtype", "pattern", "path", "reason", "time_us", "dense_time_us",

@@ -179,6 +179,8 @@ def test_measured_points_are_of_this_gpu_type_and_protocol_alone(port):
         ("dtype=f8", "dtype"),
         ("pattern=3:2", "pattern"),
         ("stack=cusparse", "did you mean 'cusparselt'?"),
+        ("stack=/tmp/cusparselt.toml", "stack: expected a packaged stack"),
+        ("stack=cusparselt@99", "version"),
         ("timing=wall", "timing"),
         ("l2=hot", "l2"),
         ("colour=red", "'colour': expected one of"),

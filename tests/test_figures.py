@@ -35,11 +35,15 @@ from sparsesim.figures import (
     save,
 )
 from sparsesim.figures.style import CAUSE_COLOURS, CLASS_COLOURS, OWNER_COLOURS, OWNER_LABELS
+from sparsesim.quality.latency import Sla
+from sparsesim.quality.record import Scale
 from sparsesim.results import GemmResult
 
 PLOTS = Path(__file__).parent.parent / "plots"
 GPU = "a100_pcie_80gb"
-UNITS = re.compile(r"×|µs|%|FLOP|elements|tokens|index|ln\(|kernel path|/clk|, B$|number|by name|kept : group")
+UNITS = re.compile(
+    r"×|µs|%|FLOP|elements|tokens|index|ln\(|kernel path|/clk|, B$|number|by name|\[m?s\]|bits/byte|kept : group"
+)
 
 
 @pytest.fixture(scope="module")
@@ -321,6 +325,10 @@ TINY: dict[str, dict[str, Any]] = {
     "pattern_comparison": {"size": 960, "patterns": ("dense", "2:4", "1:4"), "expanded": ("6:8",)},
     "utilisation": {"size": 512, "bins": 20},
     "k_expansion": {},
+    "quality_frontier": {
+        "sla": Sla("e2e_p95", prompt=32, output=4, requests=6, replications=2, dtype="i8"),
+        "scale": Scale(),
+    },
 }
 
 

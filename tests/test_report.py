@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import re
@@ -16,6 +17,7 @@ import pytest
 from browser import visit
 from onnx_models import save, vit
 from safetensors.numpy import save_file
+from test_malformed_weights import packed, peak_mb, sparse_checkpoint, tensor
 
 from sparsesim.__main__ import main
 from sparsesim.api import report_workload, simulate_gemm, simulate_workload
@@ -103,6 +105,12 @@ def test_where_no_change_helps_it_says_so():
     assert "no change of shape or pattern" in made.answer.second
     assert "no change helps" in html(made)
     assert "no change helps" in markdown(made)
+
+
+def test_a_host_that_is_too_slow_is_named():
+    ops = [Gemm("a", 256, 64, 256, pattern="2:4", count=20)]
+    assert any("waits for the host" in note for note in report_workload(GPU, ops, timing="host").notes)
+    assert not any("waits for the host" in note for note in report_workload(GPU, ops).notes)
 
 
 def test_an_interval_grows_with_the_share_of_sparse_kernels():
@@ -439,3 +447,47 @@ def test_mistakes_are_one_line_and_leave_nothing(arguments, expected, tmp_path, 
     assert line.startswith("error: ")
     assert expected in line
     assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+BROKEN = {
+    "truncated.safetensors": (packed({"w": tensor(0, 32)}, bytes(31)), "the file is truncated"),
+    "lie.safetensors": (packed({}, length=1 << 40), "header length: expected 2 to"),
+    "trace.json": (b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1}]}', "trace.json: "),
+    "trace.json.gz": (gzip.compress(b'{"traceEvents": [')[:-9], "trace.json.gz: "),
+    "config.json": (b'{"model_type": "llama"}', "hidden_size"),
+    "w.jsonl": (b'{"name": "a", "m": 8}\n', "w.jsonl: "),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_file_is_an_error_and_no_page(name, tmp_path, capsys):
+    path, page = tmp_path / name, tmp_path / "r.html"
+    path.write_bytes(BROKEN[name][0])
+    assert main(["report", str(path), "--gpu", GPU, "--html", str(page), "--json", str(tmp_path / "r.json")]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines
+    assert all(line.startswith(f"error: {path}") for line in lines)
+    assert any(BROKEN[name][1] in line for line in lines)
+    assert [item.name for item in tmp_path.iterdir()] == [name]
+
+
+def test_a_page_of_a_10_gb_checkpoint_takes_little_memory(tmp_path):
+    """Its header is all that a report reads; the data are a hole in the file."""
+    path = sparse_checkpoint(tmp_path / "w.safetensors", 80, 8192, 8192)
+    assert path.stat().st_size > 10e9
+    assert peak_mb("report", path, "--gpu", GPU, "--tokens", "64", "--html", tmp_path / "r.html") < 1000
+    assert "and 79 more" in (tmp_path / "r.html").read_text()
+
+
+def test_an_interrupted_write_leaves_what_was_there(tmp_path, monkeypatch, capsys):
+    page = tmp_path / "r.html"
+    page.write_text("of last week")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    assert main(["report", "square", "--gpu", GPU, "--tokens", "1024", "--html", str(page)]) == 2
+    assert "No space left on device" in capsys.readouterr().err
+    assert page.read_text() == "of last week"
+    assert [item.name for item in tmp_path.iterdir()] == ["r.html"]

@@ -47,8 +47,8 @@ CAUSES = (
     ),
     Cause(
         "tile",
-        "the dense library's heuristic picks another kernel than a search of its catalogue finds",
-        "the dense run on the kernel that a search finds; the sparse run has been searched in any case",
+        "the dense library's heuristic, or the sparse stack, picks another kernel than a search of the library finds",
+        "both runs on the kernel that a search finds; a sparse stack that searches has done so",
         "software",
         ("tensor_busy", "waves"),
     ),
@@ -131,7 +131,7 @@ CAUSES = (
     ),
     Cause(
         "conversion",
-        "padding and transposes that the stack adds",
+        "padding, transposes, pruning and other launches that the stack adds",
         "the op's own shape, no conversion",
         "software",
         ("macs",),

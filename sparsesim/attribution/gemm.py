@@ -17,14 +17,15 @@ from sparsesim.attribution.causes import CAUSES, OWNER_CLASS, bit, cause
 from sparsesim.attribution.launches import LaunchTimes
 from sparsesim.attribution.result import Attribution, Evidence, ranked
 from sparsesim.attribution.shapley import shapley
-from sparsesim.device.simulate import Device, LaunchResult
+from sparsesim.device.simulate import Conditions, Device, LaunchResult
 from sparsesim.kernels import Kernel, Operands
 from sparsesim.lowering import NoKernelError, shape_of
 from sparsesim.protocol import Protocol
 from sparsesim.results import GemmResult
 from sparsesim.simulator import Simulator, conditions_of
 from sparsesim.sparsity import Pattern
-from sparsesim.stacks import Stack, get_stack
+from sparsesim.stacks import Call, Stack, get_stack
+from sparsesim.stacks.calls import as_weight
 from sparsesim.stacks.rules import native_pattern
 from sparsesim.workload import Gemm, GemmError
 
@@ -132,18 +133,26 @@ class Attributor:
         )
 
     def _times(
-        self, op: Gemm, operands: Operands, out: float, protocol: Protocol, kernel: Kernel, reported_s: float
+        self,
+        op: Gemm,
+        operands: Operands,
+        out: float,
+        protocol: Protocol,
+        kernel: Kernel,
+        reported_s: float,
+        call: Call | None = None,
     ) -> tuple[LaunchTimes, np.ndarray]:
-        """One launch of `op`, and its time for every set of causes."""
+        """One launch of `op`, and its time for every set of causes, with what `call` adds."""
         shape = shape_of(op, out)
         key = (
             replace(operands, dtype="f16") if operands.dtype == "bf16" else operands,
             shape,
             kernel,
             protocol,
+            call,
         )
         if key not in self._launches:
-            launch = LaunchTimes(self._device, kernel, operands, shape, protocol, reported_s)
+            launch = LaunchTimes(self._device, kernel, operands, shape, protocol, reported_s, call)
             self._launches[key] = launch, launch.table(self._joint)
         return self._launches[key]
 
@@ -154,7 +163,12 @@ class Attributor:
         out = get_stack(self.simulator.stack.dense_stack).output(op.dtype)
         operands = self.simulator.library.operands(op, None)
         launch = result.dense_launch
-        chosen, times = self._times(op, operands, out, protocol, launch.kernel, launch.seconds)
+        call = self.simulator.dense_call(op)
+        chosen, times = self._times(op, operands, out, protocol, launch.kernel, launch.seconds, call)
+        if call is not None:  # with conversions idealised the framework's dense call is its product alone
+            bare, alone = self._times(op, operands, out, protocol, launch.kernel, launch.seconds)
+            times = np.where(MASKS & bit("conversion"), alone, times)
+            return lambda mask: bare if mask & bit("conversion") else chosen, times
         if self.simulator.baseline == "search":
             return lambda mask: chosen, times
         best = self.simulator.time_dense(op, protocol, "search")[1]
@@ -175,9 +189,12 @@ class Attributor:
         if pattern.is_dense:
             return dense
         simulator, gpu = self.simulator, self.simulator.gpu
-        refused = result.path == "dense"
-        plain = _as_weight(op)
-        padded = _padded(simulator.stack, plain, simulator) if refused else plain
+        # what is unpacked in front of the dense datapath runs as a fallback does
+        refused = result.path == "dense" or simulator.stack.behaviour.emulated
+        plain = as_weight(op)
+        call = simulator.stack.call(_padded(simulator.stack, plain, simulator) if refused else op, gpu)
+        padded = call.op
+        unconverted = replace(call, op=plain, plain=plain, added=())
         # a pattern that the datapath lacks altogether is given an ideal datapath with the fallback
         native = native_pattern(op, pattern, gpu) or pattern
         out = simulator.stack.output(op.dtype)
@@ -187,19 +204,24 @@ class Attributor:
             operands = simulator.library.operands(padded, native)
             shape = shape_of(padded, out)
             try:
-                launch = simulator.library.run(operands, shape, conditions, simulator.stack.policy)
+                launch = simulator.sparse_launch(call, operands, shape, conditions)
             except NoKernelError:  # no sparse tile fits: the dense one, fed with compressed operands
                 launch = simulator.device.launch(replace(kernel, sparse=True), operands, shape, conditions)
             kernel, reported_s = launch.kernel, launch.seconds
+        searched = self._searched(call, simulator.library.operands(padded, native), out, conditions, reported_s)
+        if refused:
+            searched = None
 
-        def variant(shape_op: Gemm, as_pattern: Pattern) -> tuple[LaunchTimes, np.ndarray]:
+        def variant(converted: bool, as_pattern: Pattern, best: bool) -> tuple[LaunchTimes, np.ndarray]:
+            adds, shape_op = (call, padded) if converted else (unconverted, plain)
             operands = simulator.library.operands(shape_op, as_pattern)
-            full_s = reported_s
+            chosen, full_s = (searched.kernel, searched.seconds) if best and searched else (kernel, reported_s)
             if shape_op != padded or as_pattern != native:
-                full_s = simulator.device.launch(kernel, operands, shape_of(shape_op, out), conditions).seconds
-            return self._times(shape_op, operands, out, protocol, kernel, full_s)
+                full_s = simulator.device.launch(chosen, operands, shape_of(shape_op, out), conditions).seconds
+            beside = None if adds.is_plain else adds
+            return self._times(shape_op, operands, out, protocol, chosen, full_s, beside)
 
-        outer = bit("pattern") | bit("fallback") | bit("conversion")
+        outer = bit("pattern") | bit("fallback") | bit("conversion") | (bit("tile") if searched else 0)
         chosen: dict[int, LaunchTimes] = {}
         times = np.zeros(len(MASKS))
         for mask in np.unique(MASKS & outer).tolist():
@@ -207,10 +229,24 @@ class Attributor:
             if refused and not mask & bit("fallback"):
                 times[here] = dense[1][here]
                 continue
-            shape_op = plain if mask & bit("conversion") else padded
-            chosen[mask], table = variant(shape_op, pattern if mask & bit("pattern") else native)
+            best = bool(mask & bit("tile"))
+            chosen[mask], table = variant(
+                not mask & bit("conversion"), pattern if mask & bit("pattern") else native, best
+            )
             times[here] = table[here]
         return lambda mask: chosen[mask & outer] if mask & outer in chosen else dense[0](mask), times
+
+    def _searched(
+        self, call: Call, operands: Operands, out: float, conditions: Conditions, chosen_s: float
+    ) -> LaunchResult | None:
+        """The product of `call` on the best of the library's own kernels, if that is faster than `chosen_s`."""
+        if call.policy == "search" and call.kernels is None:
+            return None
+        try:
+            best = self.simulator.library.run(operands, shape_of(call.op, out), conditions, "search")
+        except NoKernelError:
+            return None
+        return best if best.seconds < chosen_s else None
 
 
 def attribute_gemm(
@@ -218,11 +254,6 @@ def attribute_gemm(
 ) -> Attribution:
     """Attribute the lost speedup of one op; use an `Attributor` for several."""
     return Attributor(simulator, step_budget).gemm(op, protocol)
-
-
-def _as_weight(op: Gemm) -> Gemm:
-    """`op` with the sparse operand as A: its transpose if B is the sparse one."""
-    return op if op.sparse_operand == "A" else replace(op, m=op.n, n=op.m, sparse_operand="A")
 
 
 def _padded(stack: Stack, op: Gemm, simulator: Simulator) -> Gemm:

@@ -29,8 +29,10 @@ from sparsesim.device.build import DEVICE_IDEALS, Shape, inert
 from sparsesim.device.simulate import Device, LaunchResult
 from sparsesim.kernels import Kernel, Operands
 from sparsesim.kernels.datapath import rate_key
-from sparsesim.protocol import Protocol, interval_s
+from sparsesim.overheads import call_s
+from sparsesim.protocol import Protocol
 from sparsesim.simulator import conditions_of
+from sparsesim.stacks import Call
 
 __all__ = ["LaunchTimes", "ideal_cycles", "masks_of"]
 
@@ -59,6 +61,8 @@ class LaunchTimes:
     protocol : Protocol
     reported_s : float
         Device time of the launch with nothing idealised, as simulated in full [s].
+    call : Call, optional
+        Of the stack, whose added launches and host time come on top.
     """
 
     def __init__(
@@ -69,8 +73,10 @@ class LaunchTimes:
         shape: Shape,
         protocol: Protocol,
         reported_s: float,
+        call: Call | None = None,
     ) -> None:
         self.device = device
+        self.call = call
         self.kernel = kernel
         self.operands = replace(operands, dtype="f16") if operands.dtype == "bf16" else operands
         self.shape = shape
@@ -105,9 +111,8 @@ class LaunchTimes:
         """Time that the protocol reports [s] with the machine causes of `mask` idealised."""
         launches = self.result(mask).launches
         free = bool(mask & bit("launch"))
-        return interval_s(self.device.gpu, self.protocol.timing, self.busy_s(mask), launches, self.kernel.sparse, free)[
-            0
-        ]
+        args = self.device.gpu, self.protocol.timing, self.busy_s(mask), launches, self.kernel.sparse
+        return call_s(*args, self.call, free)
 
     def table(self, joint: tuple[tuple[str, ...], ...] = ()) -> np.ndarray:
         """`seconds` of all sets of all causes, float[2**causes]; only sets of those that can matter run.

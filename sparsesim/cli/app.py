@@ -15,13 +15,16 @@ from sparsesim.cli import (
     diagnose,
     explain,
     explore,
+    frontier,
     gate,
     gemm,
     imports,
     measure,
     microbench,
     optimise,
+    quality,
     query,
+    replay,
     report,
     serve,
     simulate,
@@ -61,9 +64,8 @@ def root(
 
 
 MODULES = (
-    gemm, simulate, explain, report, explore, whatif, timeline, sweep, query, optimise, serve, gate, diagnose, imports,
-    audit, validate,
-    measure, microbench, calibrate, check, catalogue,
+    gemm, simulate, explain, report, explore, whatif, timeline, sweep, query, optimise, serve, quality, frontier, gate,
+    diagnose, imports, audit, validate, measure, microbench, calibrate, check, replay, catalogue,
 )  # fmt: skip
 for module in MODULES:
     module.register(app)

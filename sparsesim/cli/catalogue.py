@@ -102,15 +102,16 @@ def workloads(json: opt.Json = None) -> None:
 def stacks(json: opt.Json = None) -> None:
     """List the software stacks."""
     target = JsonTarget.parse(json)
-    from sparsesim.stacks import STACKS
+    from sparsesim.stacks import get_stack, stack_names
 
-    records = [stack_record(stack) for stack in STACKS.values()]
+    records = [stack_record(get_stack(name)) for name in stack_names()]
     if not target.write({"stacks": records}):
         return
-    grid = table("name", "title", "kernel choice", "dense path", "rules")
+    grid = table("name", "title", "versions", "ineligible", "kernel choice", "rules", right=("rules",))
     for item in records:
-        codes = ", ".join(rule["code"] for rule in item["rules"])
-        add_row(grid, item["name"], item["title"], item["policy"], item["dense_stack"], codes)
+        known = f"{item['versions'][0]} to {item['versions'][-1]}, {item['version']} taken" if item["versions"] else ""
+        rules = str(len(item["rules"]))
+        add_row(grid, item["name"], item["title"], known, item["treatment"], item["policy"], rules)
     show_table("Software stacks", grid)
 
 
@@ -119,7 +120,19 @@ def stack_record(stack: Stack) -> dict[str, Any]:
     return {
         "name": stack.name,
         "title": stack.title,
+        "version": stack.version,
+        "versions": list(stack.versions),
+        "treatment": stack.treatment,
         "policy": stack.policy,
         "dense_stack": stack.dense_stack,
-        "rules": [{"code": rule.code, "text": rule.text, "source": rule.source} for rule in stack.rules],
+        "rules": [
+            {
+                "code": rule.code,
+                "text": rule.text,
+                "source": rule.source,
+                "applies": rule.applies,
+                "treatment": rule.treatment or stack.treatment,
+            }
+            for rule in stack.rules
+        ],
     }

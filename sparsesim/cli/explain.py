@@ -293,11 +293,26 @@ def _rules(name: str | None, target: JsonTarget) -> None:
     """Print a stack's rules in the order in which they are asked."""
     from sparsesim.cli.catalogue import stack_record
     from sparsesim.stacks import get_stack
+    from sparsesim.stacks.load import where
 
     stack: Stack = get_stack(name or "cusparselt")
     if not target.write(stack_record(stack)):
         return
-    grid = table("", "reason", "the sparse path needs", "source")
+    version = f" {stack.version}" if stack.version else ""
+    what = {"raise": "raises", "dense": f"sends the op to {stack.dense_stack}", "unpruned": "leaves the layer unpruned"}
+    grid = table("", "reason", "the sparse path needs", "where", "source")
     for number, rule in enumerate(stack.rules, 1):
-        add_row(grid, str(number), rule.code, rule.text, rule.source)
-    show_table(f"{stack.title}: rules in order; the first that is not met sends the op to {stack.dense_stack}", grid)
+        own = f" ({what[rule.treatment]})" if rule.treatment and rule.treatment != stack.treatment else ""
+        add_row(grid, str(number), rule.code, rule.text + own, rule.applies, rule.source)
+    title = f"{stack.title}{version}: rules in order; the first that is not met {what[stack.treatment]}"
+    show_table(title, grid)
+    costs = [
+        *((spec.loss, spec.text, where(spec.when), spec.source) for spec in stack.behaviour.added),
+        *(("host-plan", spec.text, where(spec.when), spec.source) for spec in stack.behaviour.host),
+        *((spec.loss or "", spec.text, where(spec.when), spec.source) for spec in stack.behaviour.catalogue),
+    ]
+    if costs:
+        grid = table("loss", "what a call adds, or which kernels it may take", "where", "source")
+        for row in costs:
+            add_row(grid, *row)
+        show_table("Beside the product", grid)

@@ -61,6 +61,12 @@ def show(result: GemmResult) -> None:
         "bold",
     )
     say(f"path      {result.path} ({result.reason}): {result.reason_text}")
+    if result.treatment in ("raise", "unpruned"):
+        does = "raises here: this is the time of a caller who leaves the layer dense"
+        say(f"          the stack {does if result.treatment == 'raise' else 'leaves the layer unpruned'}")
+    for loss, us in result.overheads.items():
+        if us:
+            say(f"adds      {show_time(us)} {loss}")
     say(f"speedup   {result.speedup:.3f} of {result.nominal_speedup:g} promised")
     grid = table("", "this run", "dense baseline")
     add_row(grid, "time", show_time(result.time_us), show_time(result.dense_time_us), style="bold")

@@ -89,7 +89,7 @@ StackName = Annotated[
     typer.Option(
         "--stack",
         metavar="STACK",
-        help="Software stack (see `sparsesim stacks`); by default the one with a sparse path.",
+        help="Software stack (see `sparsesim stacks`), NAME or NAME@VERSION; by default the one with a sparse path.",
     ),
 ]
 Timing = Annotated[

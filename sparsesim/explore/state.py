@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from sparsesim.hardware import GpuSpec, gpu_names
 from sparsesim.kernels.datapath import family_dtype, rate_key
 from sparsesim.scenarios import Scenario, build_scenario
 from sparsesim.scenarios.paths import apply, hardware_values, parse_assignment, parse_quantity
+from sparsesim.stacks import stack_names
 from sparsesim.units import UNITS
 from sparsesim.workload import workload_names
 from sparsesim.workload.ops import GemmError
@@ -126,6 +128,9 @@ def parse_state(pairs: Iterable[tuple[str, str]]) -> State:
     for name, valid in (("gpu", gpu_names()), ("workload", ["", *workload_names()])):
         if fields[name] not in valid:  # names only: a page must not open files
             lines.append(Problem.line(name, "", "a packaged name", fields[name]) + nearest(fields[name], valid))
+    stack = re.split("[@:]", fields["stack"])[0]
+    if stack not in stack_names():
+        lines.append(Problem.line("stack", "", "a packaged stack", stack) + nearest(stack, stack_names()))
     numbers = {
         name: _whole(name, fields[name], 0 if name == "op" else 1, lines)
         for name in ("m", "n", "k", "op", *(["tokens"] if fields["tokens"] else []))

@@ -7,6 +7,7 @@ writes a figure as PNG.
 
 from sparsesim.figures.accounting import draw_accounting
 from sparsesim.figures.designs import DesignPanel, draw_designs
+from sparsesim.figures.frontier import draw_frontier
 from sparsesim.figures.maps import draw_breakeven, draw_expansion, draw_patterns
 from sparsesim.figures.roofline import draw_roofline
 from sparsesim.figures.speedup import SpeedupCurve, draw_speedup
@@ -23,6 +24,7 @@ __all__ = [
     "draw_breakeven",
     "draw_designs",
     "draw_expansion",
+    "draw_frontier",
     "draw_patterns",
     "draw_roofline",
     "draw_speedup",

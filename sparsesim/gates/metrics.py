@@ -12,9 +12,16 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-__all__ = ["METRICS", "Found", "Kind", "find"]
+from sparsesim.errors import UserError
+from sparsesim.quality.guardrail import Allowance, Drift, check
+from sparsesim.quality.record import parse_quality
+from sparsesim.quality.stats import Interval
+
+__all__ = ["DEFAULT_OF", "METRICS", "Found", "Kind", "find"]
 
 Document = dict[str, Any]
+#: what `of` says in a gate that does not set it: the metric whose gain a serving run's speedup is
+DEFAULT_OF = "output_tokens_per_s"
 
 
 class Kind(Enum):
@@ -87,10 +94,30 @@ def _occupancy(run: Document, of: str) -> Found:
 
 
 def _drift(run: Document, of: str) -> Found:
-    """Loss of quality against the dense baseline, larger is worse; of several tasks or slices the worst one."""
+    """Loss of quality against the dense baseline, larger is worse; of several tasks or candidates the worst ones."""
+    if "entries" in run:
+        return _worst([d.loss for d in _drifts(run, of)])
     drifts = run["drifts"] if "drifts" in run else [run["drift"]]
     found = [_estimate(d, Kind.EXACT) if isinstance(d, dict) else _exact(d, Kind.EXACT) for d in drifts]
-    return max(found, key=lambda each: (each.value, each.high))
+    return Found(max(f.value for f in found), max(f.low for f in found), max(f.high for f in found), Kind.EXACT)
+
+
+def _slice_drift(run: Document, of: str) -> Found:
+    """The same of the slices of each task; intervals of all slices hold together (Bonferroni)."""
+    return _worst([loss for d in _drifts(run, of) for loss in d.slices.values()])
+
+
+def _drifts(run: Document, of: str) -> list[Drift]:
+    """Of a quality file: candidate `of`, or all where the gate names none."""
+    file = parse_quality(run, "quality file")
+    return check(file, Allowance(0.0), candidates=[] if of == DEFAULT_OF else [of])
+
+
+def _worst(losses: list[Interval]) -> Found:
+    """Passes a bound where all pass it and fails one where one fails it; no interval, no value to judge."""
+    low = [-math.inf if loss.low is None else loss.low for loss in losses]
+    high = [math.inf if loss.high is None else loss.high for loss in losses]
+    return Found(max(loss.mean for loss in losses), max(low), max(high), Kind.EXACT)
 
 
 def _serving(metric: str, kind: Kind) -> Callable[[Document, str], Found]:
@@ -110,10 +137,11 @@ METRICS: dict[str, Callable[[Document, str], Found]] = {
     "metadata_overhead": _metadata,
     "tensor_occupancy": _occupancy,
     "quality_drift": _drift,
+    "quality_slice_drift": _slice_drift,
 }
 
 
-def find(run: Document, metric: str, of: str = "output_tokens_per_s", path: str = "") -> Found | None:
+def find(run: Document, metric: str, of: str = DEFAULT_OF, path: str = "") -> Found | None:
     """The metric in a run's JSON, or None if the run has none."""
     try:
         if path:
@@ -123,6 +151,6 @@ def find(run: Document, metric: str, of: str = "output_tokens_per_s", path: str 
             found = _estimate(value, Kind.EXACT) if isinstance(value, dict) else _exact(value, Kind.EXACT)
         else:
             found = METRICS[metric](run, of)
-    except (LookupError, TypeError, ValueError, StopIteration, ZeroDivisionError):
+    except (LookupError, TypeError, ValueError, StopIteration, ZeroDivisionError, UserError):
         return None
     return found if all(map(math.isfinite, (found.value, found.low, found.high))) else None

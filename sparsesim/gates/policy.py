@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsesim.errors import ProblemList, UserError, nearest
-from sparsesim.gates.metrics import METRICS, Kind
+from sparsesim.gates.metrics import DEFAULT_OF, METRICS, Kind
 
 __all__ = ["DEFAULT_ERROR", "Gate", "Policy", "load_policy"]
 
@@ -41,7 +41,8 @@ class Gate:
     threshold, at_least : the bound, and whether the value must not be below it (else not above)
     owner, rollback : who answers for it, and what is done when it fails
     of : for ``effective_speedup`` of a serving run: the metric whose gain it is. Where the load is below capacity,
-        throughput is what arrives, and a latency (``e2e_p95_s``) says more
+        throughput is what arrives, and a latency (``e2e_p95_s``) says more. For drifts of a quality file: the
+        candidate, ``model/pattern/method``; by default all of them
     path : dotted path to a number, or to an object with low and high, in the run's JSON
     """
 
@@ -51,7 +52,7 @@ class Gate:
     at_least: bool
     owner: str
     rollback: str
-    of: str = "output_tokens_per_s"
+    of: str = DEFAULT_OF
     path: str = ""
 
     @property
@@ -166,6 +167,6 @@ def _gate(problems: ProblemList, path: str, table: Any) -> Gate | None:
         at_least=bounds[0] == "min",
         owner=table["owner"],
         rollback=table["rollback"],
-        of=table.get("of", "output_tokens_per_s"),
+        of=table.get("of", DEFAULT_OF),
         path=table.get("path", ""),
     )

@@ -27,6 +27,8 @@ __all__ = ["MOST_SHAPES", "build_report"]
 
 #: distinct launches whose losses are attributed, those with most kernel time first; each takes about a second
 MOST_SHAPES = 24
+#: share of a run in which the GPU waits for the host that is worth a note
+HOST_BOUND = 0.05
 #: kinds of other ops that are listed
 MOST_OTHERS = 20
 
@@ -172,7 +174,7 @@ def _answer(
         mended = f"mending the fallbacks brings {impact.speedup:.2f}×"
         if impact.speedup <= result.speedup * 1.0005:
             mended = "no change of shape or pattern makes them faster"
-        second = f"{percent(fell)} of the kernel time are sparse weights on the dense path ({mended}); {worst}."
+        second = f"{percent(fell)} of the kernel time goes to sparse weights on the dense path ({mended}); {worst}."
     else:
         second = f"No sparse weight falls back to the dense path; {worst}."
     return Answer(
@@ -255,6 +257,9 @@ def _notes(result: WorkloadResult, losses: WorkloadAttribution, covered: float, 
     if workload.others:
         total = sum(other.count for other in workload.others)
         notes.append(f"{total} ops that are no GEMM are counted, not simulated: no time and no speedup here has them.")
+    host, dense_host = result.sparse.host_bound, result.dense.host_bound
+    if max(host, dense_host) > HOST_BOUND:
+        notes.append(f"The GPU waits for the host {percent(host)} of the run (dense baseline {percent(dense_host)}).")
     if losses.protocol.timing != "kernel":
         notes.append("The waterfall adds up single calls; the first line also has how the host issues them.")
     return notes

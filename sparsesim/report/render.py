@@ -45,7 +45,7 @@ def markdown(report: Report) -> str:
 def cell(value: object) -> str:
     """Text as a cell of a Markdown table: nothing in it is markup."""
     flat = " ".join(str(value).split())
-    escaped = re.sub(r"([\\`*_{}\[\]()#+!|~])", r"\\\1", flat)
+    escaped = re.sub(r"([\\`*_{}\[\]|~])", r"\\\1", flat)
     return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 

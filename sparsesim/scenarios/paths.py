@@ -43,7 +43,7 @@ PROTOCOL = ("timing", "l2", "clock")
 RUN = ("streams", "graph", "repeats")
 POLICIES = ("search", "heuristic")
 #: rules that can be lifted: the kernels could run such an op; the others say that the machine has no way to
-LIFTABLE = ("minimum-size", "shape-alignment", "operand-side")
+LIFTABLE = ("shape-alignment", "operand-side")
 
 _ASSIGNMENT = re.compile(r"\s*(?P<path>[A-Za-z][^=*+]*?)\s*(?P<operator>\*=|/=|\+=|-=|=)\s*(?P<text>.*?)\s*", re.DOTALL)
 _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ].*)?")

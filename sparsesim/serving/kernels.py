@@ -7,8 +7,7 @@ under random replacement, exp(-bytes / capacity) of it.
 
 from __future__ import annotations
 
-import math
-
+from sparsesim.device.elementwise import latency_s, launch_s, stream_s
 from sparsesim.hardware import GpuSpec
 
 __all__ = ["allreduce_s", "decode_attention_s", "launch_s", "prefill_attention_s", "stream_s", "tensor_rate"]
@@ -26,33 +25,6 @@ PCIE = 25.6e9
 PCIE_BOARDS = {"a100_pcie_80gb": 25.6e9, "h100_pcie": 51e9}
 #: start of one step of a ring (NCCL, LL protocol: a few µs a hop; assumed)
 HOP_S = 3e-6
-
-
-def launch_s(gpu: GpuSpec, graph: bool) -> float:
-    """Ramp, drain and the gap to the next kernel [s]."""
-    launch = gpu.launch
-    return launch.ramp + launch.drain + (launch.graph_gap if graph else launch.stream_gap)
-
-
-def latency_s(gpu: GpuSpec) -> float:
-    """A load from DRAM, uncontended [s]."""
-    return gpu.dram.latency + gpu.l2.latency_far / gpu.clock.boost
-
-
-def stream_s(gpu: GpuSpec, read: float, write: float, efficiency: float, graph: bool, trips: int = 1) -> float:
-    """Time of an element-wise kernel [s].
-
-    Parameters
-    ----------
-    read, write : bytes; `read` is what the kernel before wrote
-    efficiency : share of the best DRAM rate that such kernels reach
-    trips : loads that depend on each other; a row reduction before the result makes two
-    """
-    capacity = gpu.l2.usable_bytes
-    cached = math.exp(-(read + write) / capacity)
-    dram = (read + write) * (1.0 - cached) / (gpu.dram.bytes_per_s * gpu.dram.achieved_fraction * efficiency)
-    l2 = (read + write) / (gpu.l2.bytes_per_clk * gpu.clock.boost)
-    return launch_s(gpu, graph) + trips * latency_s(gpu) + max(dram, l2)
 
 
 def tensor_rate(gpu: GpuSpec) -> float:

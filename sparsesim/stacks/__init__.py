@@ -1,17 +1,26 @@
-"""Software stacks: which op runs on which path, with the reason."""
+"""Software stacks: which op runs on which path, with the reason; what a call costs beside its product.
 
-from sparsesim.errors import UserError, nearest
-from sparsesim.stacks.cublaslt import CUBLASLT
-from sparsesim.stacks.cusparselt import CUSPARSELT
-from sparsesim.stacks.rules import Decision, Rule, Stack
+Each is a file of rules in ``files/``; see docs/stacks.md.
+"""
 
-__all__ = ["STACKS", "Decision", "Rule", "Stack", "get_stack"]
+from sparsesim.stacks.calls import Added, Call
+from sparsesim.stacks.facts import FLAGS, Setting
+from sparsesim.stacks.load import CODES, StackFile, get_stack, load_stack, stack_files, stack_names
+from sparsesim.stacks.rules import TREATMENTS, Decision, Rule, Stack
 
-STACKS: dict[str, Stack] = {stack.name: stack for stack in (CUBLASLT, CUSPARSELT)}
-
-
-def get_stack(name: str) -> Stack:
-    """The stack called `name`; raises UserError with the nearest valid name."""
-    if name not in STACKS:
-        raise UserError(f"stack: expected one of {', '.join(STACKS)}, found {name!r}{nearest(name, STACKS)}")
-    return STACKS[name]
+__all__ = [
+    "CODES",
+    "FLAGS",
+    "TREATMENTS",
+    "Added",
+    "Call",
+    "Decision",
+    "Rule",
+    "Setting",
+    "Stack",
+    "StackFile",
+    "get_stack",
+    "load_stack",
+    "stack_files",
+    "stack_names",
+]

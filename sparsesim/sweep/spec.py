@@ -19,7 +19,7 @@ from sparsesim.hardware import GpuSpec, load_gpu
 from sparsesim.lowering import POLICIES
 from sparsesim.protocol import Protocol
 from sparsesim.sparsity import Pattern
-from sparsesim.stacks import STACKS
+from sparsesim.stacks import get_stack
 from sparsesim.sweep.parameters import FACTOR, is_count, sections, unit, value_at
 from sparsesim.units import to_canonical, units_of
 from sparsesim.workload import DTYPES
@@ -427,10 +427,12 @@ class _Reader:
                 Pattern.parse(value)
             elif name in ("timing", "l2", "clock"):
                 Protocol.parse(**{name: value})
+            elif name == "stack":
+                get_stack(value)
         except UserError as err:
             for line in err.problems:
                 self.problems.add_line(f"{self.problems.where}: {where}: {line}")
-        valid: tuple[str, ...] = {"stack": tuple(STACKS), "dtype": tuple(DTYPES), "baseline": POLICIES}.get(name, ())
+        valid: tuple[str, ...] = {"dtype": tuple(DTYPES), "baseline": POLICIES}.get(name, ())
         if valid and value not in valid:
             self.problems.add(where, f"one of {', '.join(valid)}{nearest(value, valid)}", value)
 

@@ -1,0 +1,280 @@
+"""Quality files: what models of some pattern, method and type score on held-out data, measured here or elsewhere.
+
+A file is JSON: entries (model, pattern, method, metric, a value with its interval, or samples by seed), the slices that
+samples belong to, the shapes of the models for simulation, and where it all comes from.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from sparsesim.errors import Problem, UserError, nearest
+from sparsesim.quality.stats import LEVEL, Interval, from_halves, paired
+from sparsesim.sparsity import Pattern
+
+__all__ = ["DecoderShape", "Entry", "GemmShape", "ModelShape", "QualityFile", "Scale", "Task", "read_quality"]
+
+FORMAT = "sparsesim quality 1"
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
+
+
+class GemmShape(_Strict):
+    """A weight GEMM: `m` out and `k` in features, `count` times in the model; not `pruned` = always dense."""
+
+    name: str
+    m: int = Field(ge=1)
+    k: int = Field(ge=1)
+    count: int = Field(default=1, ge=1)
+    pruned: bool = True
+
+
+class DecoderShape(_Strict):
+    """Sizes of a decoder, as in a ``config.json``."""
+
+    layers: int = Field(ge=1)
+    hidden: int = Field(ge=1)
+    heads: int = Field(ge=1)
+    kv_heads: int = Field(ge=1)
+    head_dim: int = Field(ge=1)
+    ffn: int = Field(ge=1)
+    vocab: int = Field(ge=1)
+    tied: bool = True
+
+
+class ModelShape(_Strict):
+    """What is simulated for a model: one of a decoder, a list of GEMMs, or the name of a packaged served model."""
+
+    decoder: DecoderShape | None = None
+    gemms: tuple[GemmShape, ...] | None = None
+    served: str | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> ModelShape:
+        if sum(value is not None for value in (self.decoder, self.gemms, self.served)) != 1 or self.gemms == ():
+            raise ValueError("exactly one of decoder, gemms (at least one) and served")
+        return self
+
+
+class Scale(_Strict):
+    """Factors from a study model to the one simulated: sizes times `width`, layers times `depth`, `vocab` if given."""
+
+    width: int = Field(default=1, ge=1, le=4096)
+    depth: int = Field(default=1, ge=1, le=4096)
+    vocab: int | None = Field(default=None, ge=1)
+
+
+class Task(_Strict):
+    """Held-out data of a task.
+
+    `slices` names the slice of each sample. With ``unit = "slice"`` the slices are what was drawn (articles, say) and
+    samples within one are not independent: intervals are over slices, which must have equally many samples.
+    """
+
+    slices: tuple[str, ...] = ()
+    unit: Literal["sample", "slice"] = "sample"
+
+    @model_validator(mode="after")
+    def _even(self) -> Task:
+        counts = {self.slices.count(name) for name in set(self.slices)}
+        if self.unit == "slice" and len(counts) != 1:
+            raise ValueError("slices of equally many samples, for intervals over slices")
+        return self
+
+
+class Entry(_Strict):
+    """One model on one task: `value` (with `low` and `high`), or `samples` by seed, shape (seeds, samples)."""
+
+    model: str = Field(min_length=1)
+    pattern: str = "dense"
+    method: str = "dense"
+    dtype: str = ""
+    task: str = "task"
+    metric: str = Field(min_length=1)
+    better: Literal["higher", "lower"]
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    samples: tuple[tuple[float, ...], ...] | None = None
+
+    @field_validator("pattern")
+    @classmethod
+    def _known(cls, text: str) -> str:
+        try:
+            return str(Pattern.parse(text))
+        except UserError:
+            raise ValueError("a pattern such as dense or 2:4") from None
+
+    @model_validator(mode="after")
+    def _measured(self) -> Entry:
+        if (self.value is None) == (self.samples is None):
+            raise ValueError("either a value or samples")
+        if (self.low is None) != (self.high is None) or (self.low is not None and self.value is None):
+            raise ValueError("low and high together, beside a value")
+        if self.low is not None and not self.low <= (self.value or 0.0) <= (self.high or 0.0):
+            raise ValueError("low <= value <= high")
+        if self.samples is not None and (
+            not self.samples or not self.samples[0] or len({len(row) for row in self.samples}) != 1
+        ):
+            raise ValueError("samples of at least one seed, equally many of each")
+        return self
+
+    @property
+    def key(self) -> str:
+        """``model/pattern/method``, with the type if it is stated."""
+        return "/".join([self.model, self.pattern, self.method, *([self.dtype] if self.dtype else [])])
+
+    @property
+    def dense(self) -> bool:
+        """Whether it is a dense model in the type of the study: a rung of the ladder."""
+        return self.pattern == "dense" and self.method == "dense"
+
+    @property
+    def array(self) -> NDArray[np.float64]:
+        """Samples as (seeds, samples)."""
+        return np.asarray(self.samples, dtype=np.float64)
+
+
+class QualityFile(_Strict):
+    """All entries of a study, with what is needed to judge and to simulate them."""
+
+    format: Literal["sparsesim quality 1"] = "sparsesim quality 1"
+    study: str
+    entries: tuple[Entry, ...] = Field(min_length=1)
+    tasks: dict[str, Task] = {}
+    models: dict[str, ModelShape] = {}
+    scale: Scale = Scale()
+    provenance: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _consistent(self) -> QualityFile:
+        seen: set[tuple[str, str]] = set()
+        shapes: dict[str, tuple[int, ...]] = {}
+        kinds: dict[str, tuple[str, str]] = {}
+        for entry in self.entries:
+            if (entry.key, entry.task) in seen:
+                raise ValueError(f"each model, pattern, method, type and task once, not twice {entry.key}")
+            seen.add((entry.key, entry.task))
+            if kinds.setdefault(entry.task, (entry.metric, entry.better)) != (entry.metric, entry.better):
+                raise ValueError(f"one metric and direction for task {entry.task}")
+            if entry.samples is None:
+                continue
+            shape = entry.array.shape
+            if shapes.setdefault(entry.task, shape) != shape:
+                raise ValueError(f"the same seeds and samples for all of task {entry.task}, not {shape} in {entry.key}")
+            slices = self.tasks.get(entry.task, Task()).slices
+            if slices and len(slices) != shape[1]:
+                raise ValueError(f"a slice for each of the {shape[1]} samples of task {entry.task}, not {len(slices)}")
+        return self
+
+    def task(self, name: str) -> Task:
+        """The task of that name; one without slices if the file says nothing of it."""
+        return self.tasks.get(name, Task())
+
+    def find(self, key: str, task: str | None = None) -> Entry:
+        """The entry ``model/pattern/method[/dtype]``; raises UserError with the nearest key."""
+        for entry in self.entries:
+            if entry.key == key and task in (None, entry.task):
+                return entry
+        keys = list(dict.fromkeys(entry.key for entry in self.entries))
+        raise UserError(f"{self.study}: expected an entry such as {keys[0]}, found {key!r}{nearest(key, keys)}")
+
+    def own(self, entry: Entry) -> Interval:
+        """Value of one entry with its interval."""
+        if entry.samples is None:
+            assert entry.value is not None
+            return Interval(entry.value, entry.low, entry.high)
+        return paired(self._units(entry.array, entry.task))
+
+    def difference(self, first: Entry, others: list[tuple[float, Entry]]) -> Interval:
+        """`first` minus a weighted sum of others on the same task, signed so that positive is better.
+
+        Paired over samples and seeds where all have samples, else as if independent.
+        """
+        sign = 1.0 if first.better == "higher" else -1.0
+        if any(other.task != first.task for _, other in others):
+            raise UserError(f"{first.key}: expected entries of one task, found others")
+        if first.samples is not None and all(other.samples is not None for _, other in others):
+            d = first.array - sum(weight * other.array for weight, other in others)
+            spread = max(float(np.ptp(e.array)) for e in (first, *(other for _, other in others)))
+            return _widened(sign * self._units(d, first.task), spread, LEVEL)
+        total = self.own(first)
+        for weight, other in others:
+            own = self.own(other)
+            bounds = [None if x is None else weight * x for x in (own.low, own.high)]
+            total = from_halves(total, Interval(weight * own.mean, bounds[0], bounds[1], own.seeds, own.samples))
+        return total if sign > 0 else -total
+
+    def by_slice(self, first: Entry, other: Entry, level: float) -> dict[str, Interval]:
+        """As `difference`, for each slice; empty without slices or samples."""
+        names = self.task(first.task).slices
+        if not names or first.samples is None or other.samples is None:
+            return {}
+        sign = 1.0 if first.better == "higher" else -1.0
+        d, of = sign * (first.array - other.array), np.asarray(names)
+        spread = max(float(np.ptp(first.array)), float(np.ptp(other.array)))
+        return {name: _widened(d[:, of == name], spread, level) for name in dict.fromkeys(names)}
+
+    def _units(self, values: NDArray[np.float64], task: str) -> NDArray[np.float64]:
+        """(seeds, samples), or (seeds, slices) where slices are what was drawn."""
+        known = self.task(task)
+        if known.unit == "sample":
+            return values
+        of = np.asarray(known.slices)
+        return np.stack([values[:, of == name].mean(axis=1) for name in dict.fromkeys(known.slices)], axis=1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, as in the file."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+
+def _widened(differences: NDArray[np.float64], spread: float, level: float) -> Interval:
+    """`paired`, but not of zero width where no two samples differ: n equal ones do not show that all are equal.
+
+    A difference of `spread`, the range of the metric, whose share is below 1 - (a/2)^(1/n) may have been missed in n
+    samples with probability a/2 (the "rule of three", Clopper and Pearson's bound at no event).
+    """
+    found = paired(differences, level)
+    if differences.size == 1 or np.ptp(differences) > 0:
+        return found
+    half = spread * (1.0 - ((1.0 - level) / 2) ** (1.0 / found.samples))
+    return replace(found, low=found.mean - half, high=found.mean + half)
+
+
+def parse_quality(document: Any, where: str) -> QualityFile:
+    """A quality file from plain data.
+
+    Raises
+    ------
+    UserError
+        Every problem, one line each, with its path.
+    """
+    try:
+        return QualityFile.model_validate(document)
+    except ValidationError as error:
+        lines = []
+        for found in error.errors(include_url=False):
+            path = "".join(f"[{x}]" if isinstance(x, int) else f".{x}" for x in found["loc"]).lstrip(".")
+            expected = found["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+            lines.append(Problem.line(where, path, expected[:1].lower() + expected[1:], found["input"]))
+        raise UserError(lines) from None
+
+
+def read_quality(path: str | Path) -> QualityFile:
+    """Read and check a quality file; raises UserError with every problem."""
+    try:
+        document = json.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise UserError(f"{path}: expected a quality file, found {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: expected valid JSON, found an error: {error}") from None
+    return parse_quality(document, str(path))

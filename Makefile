@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 FIGURES := out/figures
 
-.PHONY: demo test lint bench figures sweep accuracy serving models clean
+.PHONY: demo test lint bench figures sweep accuracy serving models screenshots clean
 
 demo: $(STAMP)
 	@echo "Llama-3.1-8B, 2048 prompt tokens, 2:4 weights, on an A100 PCIe:"
@@ -31,6 +31,9 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+screenshots: $(STAMP)
+	SCREENSHOTS=docs/figures $(BIN)/python -m pytest tests/test_explore.py -k screenshot
 
 bench: $(STAMP)
 	$(BIN)/python bench/bench.py

@@ -6,23 +6,29 @@ second of the jitted loop with those of the reference twin in the same run, so m
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable
 
+import engine_c
 import history
 
 from sparsesim.device import twin
 from sparsesim.device.build import Shape, build
 from sparsesim.device.engine import Stat, allocate, run
 from sparsesim.device.simulate import Conditions, Device
-from sparsesim.hardware import load_gpu
+from sparsesim.hardware import GpuSpec, load_gpu
 from sparsesim.kernels import Kernel, Operands
 from sparsesim.protocol import Protocol
 from sparsesim.simulator import Simulator
 from sparsesim.sparsity import Pattern
 from sparsesim.workload import Gemm
+
+#: squares whose cost is compared with their work
+SIDES = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 
 
 def best(function: Callable[[], object], repeats: int = 5) -> float:
@@ -34,6 +40,31 @@ def best(function: Callable[[], object], repeats: int = 5) -> float:
         function()
         times.append(time.perf_counter() - start)
     return min(times)
+
+
+def work_rows(gpu: GpuSpec, kernel: Kernel, operands: Operands) -> list[tuple[str, float, str]]:
+    """Seconds for each million CTA k-steps of a square launch: linear or better if they do not grow with the side.
+
+    A launch within the step budget runs every event; beyond it the steady middle is extrapolated.
+    """
+    found = []
+    first = 0.0
+    for side in SIDES:
+        work = math.prod(kernel.tiles(side, side)) * kernel.k_steps(side) / 1e6
+        seconds = best(lambda side=side: Device(gpu).launch(kernel, operands, Shape(side, side, side), Conditions()), 3)
+        first = first or seconds / work
+        found.append((f"{side}³: s for 10⁶ CTA k-steps", seconds / work, f"{seconds / work / first:.3f} x {SIDES[0]}³"))
+    return found
+
+
+def launch_megabytes(gpu: GpuSpec, kernel: Kernel, operands: Operands) -> float:
+    """Peak memory that one launch of 65536³ allocates, arrays of NumPy included [MB]; the loop itself takes none."""
+    tracemalloc.start()
+    try:
+        Device(gpu).launch(kernel, operands, Shape(65536, 65536, 65536), Conditions())
+        return tracemalloc.get_traced_memory()[1] / 1e6
+    finally:
+        tracemalloc.stop()
 
 
 def main() -> None:
@@ -59,7 +90,21 @@ def main() -> None:
         op = Gemm(name="square", m=side, n=side, k=side, dtype="f16", pattern="2:4")
         return lambda: Simulator(gpu).gemm(op, Protocol("stream", "warm"))
 
-    rows.append(("4096³ with full tile search, dense and sparse", best(gemm(4096), 3), ""))
+    rows.append(("4096³ with full tile search, dense and sparse", best(gemm(4096), 5), "target 0.06 s"))
+    searched = Gemm(name="square", m=4096, n=4096, k=4096, dtype="f16", pattern="2:4")
+    both = best(lambda: Simulator(gpu, baseline="search").gemm(searched, Protocol("kernel", "rotating")), 5)
+    rows.append(("4096³ kernel, rotating; the baseline searched too", both, "target 0.06 s"))
+    rows += work_rows(gpu, kernel, operands)
+    rows.append(("65536³, memory of the launch [MB]", launch_megabytes(gpu, kernel, operands), "target 200 MB"))
+    try:
+        loops = engine_c.compare()
+        rows += [
+            (f"events/s over those of C -O3: {item.name}", item.ratio, f"C {item.events / item.c_s / 1e6:.1f} M/s")
+            for item in loops
+        ]
+        rows.append(("events/s over those of C -O3, geometric mean", engine_c.mean_ratio(loops), "target 0.9"))
+    except engine_c.NoCompilerError as error:
+        print(f"left out: {error}")
 
     small = build(gpu, kernel, operands, Shape(4096, 2048, 1024), gpu.clock.max, warm=False)
     buffers = allocate(small.launch)

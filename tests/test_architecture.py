@@ -60,6 +60,7 @@ LAYERS = (
     "sweep",
     "api",
     "studies",
+    "explore",
     "cli",
     "__main__",
 )
@@ -76,10 +77,12 @@ HOMES = {
     "jinja2": ("diagnose/page.py", "report/"),
     "torch": ("backends/", "importers/", "quality/lm.py"),
     "pynvml": ("backends/",),
+    "starlette": ("explore/server.py", "cli/explore.py"),
+    "uvicorn": ("explore/server.py", "cli/explore.py"),
 }
 
 #: libraries that every installation has; others are optional, and imported by the function that needs them
-REQUIRED = {*HOMES, "numpy", "sparsesim"} - {"torch", "pynvml"}
+REQUIRED = {*HOMES, "numpy", "sparsesim"} - {"torch", "pynvml", "starlette", "uvicorn"}
 
 MAX_LINES = 600
 #: Numba's disk cache does not notice an edit in another file, so all jitted code is in one

@@ -16,8 +16,8 @@ from sparsesim.datafiles import data_dir
 
 GEMM = ("gemm", "--gpu", "rtx4090", "-m", "256", "-n", "256", "-k", "256")
 COMMANDS = (
-    "gemm", "simulate", "explain", "whatif", "sensitivity", "breakeven", "patterns", "timeline", "import", "audit",
-    "sweep", "query", "optimise", "serve", "quality", "frontier", "gate", "diagnose", "validate", "measure",
+    "gemm", "simulate", "explain", "explore", "whatif", "sensitivity", "breakeven", "patterns", "timeline", "import",
+    "audit", "sweep", "query", "optimise", "serve", "quality", "frontier", "gate", "diagnose", "validate", "measure",
     "microbench", "calibrate", "check", "gpus", "workloads", "stacks",
 )  # fmt: skip
 CONTRACT = {

@@ -14,6 +14,7 @@ from sparsesim.cli import (
     check,
     diagnose,
     explain,
+    explore,
     frontier,
     gate,
     gemm,
@@ -63,7 +64,7 @@ def root(
 
 
 MODULES = (
-    gemm, simulate, explain, report, whatif, timeline, sweep, query, optimise, serve, quality, frontier, gate,
+    gemm, simulate, explain, report, explore, whatif, timeline, sweep, query, optimise, serve, quality, frontier, gate,
     diagnose, imports, audit, validate, measure, microbench, calibrate, check, replay, catalogue,
 )  # fmt: skip
 for module in MODULES:

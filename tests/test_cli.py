@@ -72,8 +72,7 @@ def folder(tmp_path):
         'count = { value = -8, unit = "-", source = "X", status = "assumed" }\n',
         "findings.toml": 'extends = "rtx4090"\nname = "mine"\ntitle = "Mine"\n[sm]\n'
         'count = { value = 64, unit = "-", source = "ASSUMED", status = "assumed" }\n',
-        "m-none.csv": "\n".join([MEASURED.splitlines()[0], *(x for x in MEASURED.splitlines() if "mi210" in x)])
-        + "\n",
+        "m-none.csv": "\n".join([MEASURED.splitlines()[0], *(x for x in MEASURED.splitlines() if "mi210" in x)]) + "\n",
         "unitless.toml": 'extends = "rtx4090"\nname = "mine"\n[sm]\n'
         'count = { value = 64, source = "-", status = "assumed" }\n',
         "m-header.csv": MEASURED.splitlines()[0] + "\n",

@@ -98,7 +98,7 @@ def validate(
             raise UserError("FILES: expected at least one CSV file of measured timings (or --live), found none")
         with progress("predicting") as report:
             result, page = validate_files(files, min_us, report, gpu, shapes), None
-        if not result.predictions:
+        if not result.predictions and result.kernels is None:
             why = "; ".join(sorted({item["why"] for item in result.skipped})) or "the files hold none"
             raise UserError(f"{files[0]}: expected a row that the model can predict, found none: {why}")
     if target.write(result.to_dict()):

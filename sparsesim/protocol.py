@@ -28,6 +28,12 @@ class Protocol:
     l2: str = "rotating"
     locked_hz: float | None = None
 
+    def __post_init__(self) -> None:
+        if not (self.locked_hz is None or isinstance(self.locked_hz, int | float)):
+            raise UserError(
+                f"locked_hz: expected a number [Hz] or None, found {self.locked_hz!r}; Protocol.parse takes words"
+            )
+
     @staticmethod
     def parse(timing: str = "kernel", l2: str = "rotating", clock: str = "free") -> Protocol:
         """From the words of the schema; raises UserError naming the field and the nearest valid word."""

@@ -75,7 +75,7 @@ HOMES = {
     "typer": ("cli/", "__main__.py"),
     "rich": ("cli/",),
     "jinja2": ("diagnose/page.py", "report/"),
-    "torch": ("backends/", "importers/", "quality/lm.py"),
+    "torch": ("backends/", "importers/", "quality/lm.py", "quality/smollm_study.py"),
     "pynvml": ("backends/",),
     "starlette": ("explore/server.py", "cli/explore.py"),
     "uvicorn": ("explore/server.py", "cli/explore.py"),

@@ -32,9 +32,9 @@ SQUARE = (2048, 2048, 2048)
 @dataclass(frozen=True)
 class Planted:
     """`edits` by path; `first` = cause(s) that must lead; `zero` = causes without share; `keep` = sections whose
-    bandwidths stay as they are; `twin` = edits of the board without the plant, `twin_shape` its shape if the plant is
-    one; `joint` = causes that share the loss with the first; `pair` = the two of `first` lead together; `stages` of the
-    sparse kernels, if they are planted."""
+    bandwidths stay as they are; `twin` = edits of the board without the plant, `twin_shape` and `twin_stack` its shape
+    and stack if the plant is one; `joint` = causes that share the loss with the first; `pair` = the two of `first` lead
+    together; `stages` of the sparse kernels, if they are planted."""
 
     gpu: str
     first: tuple[str, ...]
@@ -50,6 +50,8 @@ class Planted:
     twin_shape: tuple[int, int, int] | None = None
     joint: tuple[str, ...] = ()
     stages: int = 0
+    stack: str = "cusparselt"
+    twin_stack: str = ""
 
 
 def roomy(gpu: GpuSpec, keep: str) -> dict[str, float]:
@@ -216,6 +218,11 @@ CASES = {
     "rtx4090, rows beyond the tile": Planted(
         "rtx4090", ("padding",), shape=(144, 16384, 8192), twin_shape=(256, 16384, 8192), joint=("issue", "latency")
     ),
+    # a stack that writes its result once more, transposed
+    "a100, transposed result": Planted(
+        "a100_pcie_80gb", ("conversion",), shape=(4096, 4096, 512), protocol=Protocol("graph", "warm"),
+        stack="torch-cutlass@2.12", twin_stack="torch-cutlass@2.10", zero=("pattern", "fallback"),
+    ),
     # pairs: both lead
     "a100, decoder and port": Planted(
         "a100_pcie_80gb", ("decode", "operand"), {"metadata.groups_per_clk": 10.0, "smem.bytes_per_clk": 48.0},
@@ -250,16 +257,16 @@ def gemm_of(case: Planted, shape: tuple[int, int, int]) -> Gemm:
 
 
 def explain(case: Planted) -> tuple[Attribution, GemmResult]:
-    simulator = Simulator(board(case, case.edits), baseline="search")
+    simulator = Simulator(board(case, case.edits), case.stack, baseline="search")
     op = gemm_of(case, case.shape)
     return attribute_gemm(simulator, op, case.protocol), simulator.gemm(op, case.protocol)
 
 
 def cost(case: Planted, planted: GemmResult) -> float:
     """ln by which the plant lowers the speedup: on the kernels of the planted run, if it ran sparse."""
-    simulator = Simulator(board(case, case.twin), baseline="search")
+    simulator = Simulator(board(case, case.twin), case.twin_stack or case.stack, baseline="search")
     op = gemm_of(case, case.twin_shape or case.shape)
-    if planted.path == "dense":
+    if planted.path == "dense" or case.twin_stack:
         twin = simulator.gemm(op, case.protocol)
         assert twin.path == "sparse"
         return math.log(twin.speedup / planted.speedup)

@@ -183,6 +183,7 @@ def test_axis(scenario: Scenario, text: str, labels: list[str]) -> None:
         ("l2.bytes=1MiB:8MiB", "low:high:count"),
         ("l2.bytes=0MiB:8MiB:3:log", "low > 0"),
         ("l2.bytes=,", "at least one value"),
+        ("l2.bytes=16MiB,,64MiB", "none between commas empty"),
         ("tensor.native_patterns.f16=1:4,2:4", "no list of texts"),
         ("l2.byts=1MiB:2MiB:2", "did you mean 'l2.bytes'"),
         ("dram.achieved_fraction=0.5:2:4", "less than or equal to 1"),

@@ -134,7 +134,7 @@ CAUSES = (
         "padding, transposes, pruning and other launches that the stack adds",
         "the op's own shape, no conversion",
         "software",
-        ("macs",),
+        ("macs", "added_us"),
     ),
     Cause(
         "power",

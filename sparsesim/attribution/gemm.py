@@ -307,9 +307,11 @@ def _counters(launch: LaunchTimes, mask: int, seconds: float) -> dict[str, float
             cycles for owner, cycles in result.owners.items() if OWNER_CLASS[owner] == "occupancy"
         )
         / (result.cycles * result.sms),
-        "waves": result.ctas / (result.slots * result.sms),
+        # CTAs that the busiest SM works on, over the mean
+        "waves": 1.0 if mask & bit("waves") else math.ceil(result.ctas / result.sms) * result.sms / result.ctas,
         "ctas_per_sm": float(result.slots),
-        "padding": result.counters["padded_macs"] / result.counters["macs"],
+        "padding": 1.0 if mask & bit("padding") else result.counters["padded_macs"] / result.counters["macs"],
+        "added_us": launch.added_s * 1e6,
         "launch_us": float(seconds - launch.busy_s(mask)) * 1e6,
         "clock_mhz": result.clock_hz / 1e6,
         "power_w": result.power_w,

@@ -18,6 +18,7 @@ This leaves the ideal time, and causes that change nothing, untouched.
 
 from __future__ import annotations
 
+import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -29,7 +30,7 @@ from sparsesim.device.build import DEVICE_IDEALS, Shape, inert
 from sparsesim.device.simulate import Device, LaunchResult
 from sparsesim.kernels import Kernel, Operands
 from sparsesim.kernels.datapath import rate_key
-from sparsesim.overheads import call_s
+from sparsesim.overheads import added_s, call_s
 from sparsesim.protocol import Protocol
 from sparsesim.simulator import conditions_of
 from sparsesim.stacks import Call
@@ -106,6 +107,12 @@ class LaunchTimes:
         ideal = self.result(mask | masks_of(DEVICE_IDEALS))
         run_s = self._cycles / result.clock_hz if result.cycles == ideal.cycles else result.seconds
         return self._ideal_s + (run_s - self._ideal_s) * self._scale
+
+    @property
+    def added_s(self) -> float:
+        """Time [s] of the launches that the stack adds to the product."""
+        added = () if self.call is None else self.call.added
+        return math.fsum(added_s(self.device.gpu, item, self.protocol.timing) for item in added)
 
     def seconds(self, mask: int) -> float:
         """Time that the protocol reports [s] with the machine causes of `mask` idealised."""

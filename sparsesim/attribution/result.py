@@ -20,6 +20,8 @@ __all__ = ["Attribution", "Evidence", "class_shares", "log_mean", "percent_of", 
 SMALL_GAP = 1e-6
 #: a negative share [ln] that is not worth a sentence
 SMALL_SHARE = 5e-4
+#: of the largest share
+USELESS_ALONE = "{} has the largest share, but removing it alone gains nothing: it pays with others removed"
 
 
 def log_mean(x: float, y: float) -> float:
@@ -74,7 +76,8 @@ class Attribution:
     percent : the same in per cent of the gap, None where there is no gap
     lost_us : the same as time: they sum to `time_us` - `dense_time_us` / `nominal_speedup`
     accounting : run -> owner -> per cent of its SM-cycles. Another view, never to be mixed with shares
-    bottleneck : class of what binds the run, from its cycle accounting: a resource, "occupancy", "launch", "software"
+    bottleneck : class of what binds the run: the server that is busy for most of its time, else "occupancy"; "launch"
+        where launch costs are most of it; "software" after a fallback
     baseline : how the dense library picked its kernel
     residual : ln of the reported speedup over that of the counterfactual runs with nothing idealised; it has
         been removed by scaling (see `launches`)
@@ -157,15 +160,9 @@ class Attribution:
 
     @property
     def agrees(self) -> bool | None:
-        """Whether the class of the largest share is that of the bottleneck; None if nothing was lost.
-
-        A power limit slows what binds, so it agrees with every resource of the chip.
-        """
+        """Whether the class of the largest share is that of the bottleneck; None if nothing was lost."""
         worst = next(((name, share) for name, share in self.ranked() if share > SMALL_SHARE), None)
-        if worst is None:
-            return None
-        kind = cause(worst[0]).kind
-        return kind == self.bottleneck or (kind == "power" and self.bottleneck not in ("launch", "software"))
+        return None if worst is None else cause(worst[0]).kind == self.bottleneck
 
     def idealised(self, names: Iterable[str]) -> tuple[float, float]:
         """(dense, sparse) time [µs] with the causes called `names` idealised. Raises KeyError for another name."""
@@ -176,7 +173,8 @@ class Attribution:
 
     def notes(self) -> list[str]:
         """One sentence for each thing that a reader would otherwise get wrong."""
-        notes = share_notes(self.shares, self.gap)
+        evidence = {item.cause: item for item in self.evidence}
+        notes = share_notes(self.shares, self.gap, evidence)
         if self.shares["fallback"]:
             notes.append(f"the op ran dense: {self.reason_text}")
         if self.agrees is False:
@@ -185,6 +183,21 @@ class Attribution:
                 f"bound by {self.bottleneck}, but {worst} has the largest share: dense and sparse are bound alike, or "
                 f"what is idealised uncovers the next limit"
             )
+        worst, share = next(iter(self.ranked()), ("", 0.0))
+        if share > SMALL_SHARE and evidence[worst].speedup[1] <= evidence[worst].speedup[0] * (1.0 + SMALL_SHARE):
+            notes.append(
+                f"{worst} has the largest share, but removing it alone gains nothing: it pays with others removed"
+            )
+        if "power" in evidence:
+            clocks = [
+                counters["clock_mhz"]
+                for counters in (evidence["power"].sparse_counters, evidence["power"].dense_counters)
+            ]
+            if any(before < after for before, after in clocks):
+                notes.append(
+                    f"the power limit holds the clock at {clocks[0][0]:.0f} MHz of {clocks[0][1]:.0f} (dense "
+                    f"{clocks[1][0]:.0f}): what is made faster also draws more power, and may gain less than it should"
+                )
         return notes
 
     def to_dict(self) -> dict[str, Any]:
@@ -240,13 +253,22 @@ def class_shares(shares: Mapping[str, float]) -> dict[str, float]:
     return {kind: math.fsum(share for name, share in shares.items() if cause(name).kind == kind) for kind in CLASSES}
 
 
-def share_notes(shares: Mapping[str, float], gap: float) -> list[str]:
+def share_notes(shares: Mapping[str, float], gap: float, evidence: Mapping[str, Evidence] | None = None) -> list[str]:
     """Sentences on negative shares and on a speedup beyond the nominal one."""
+    found = evidence or {}
     notes = [
-        f"{name}: negative ({share:+.4f} ln), the baseline's own weakness: dense loses more to it than sparse"
+        f"{name}: negative ({share:+.4f} ln), {_why_negative(name, found.get(name))}"
         for name, share in ranked(shares)
         if share < -SMALL_SHARE
     ]
     if gap < -SMALL_GAP:
         notes.append("the speedup is beyond the nominal one: the baseline loses more than the sparse run")
     return notes
+
+
+def _why_negative(name: str, evidence: Evidence | None) -> str:
+    if name in ("fallback", "conversion", "pattern"):
+        return "the sparse path without it would be slower still: there is nothing to win by mending it alone"
+    if evidence is not None and evidence.dense_us[0] == evidence.dense_us[1]:
+        return "no limit of this run: it would hold the dense run back more once other limits are gone"
+    return "the baseline's own weakness: dense loses more to it than sparse"

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from sparsesim.attribution.causes import CAUSES
+from sparsesim.attribution.causes import CAUSES, bit
 from sparsesim.attribution.gemm import STEP_BUDGET, Attributor
 from sparsesim.attribution.result import (
+    SMALL_SHARE,
     Attribution,
     class_shares,
     log_mean,
@@ -103,6 +104,8 @@ class WorkloadAttribution:
     shares: dict[str, float]
     ops: tuple[Attribution, ...]
     engine_runs: int
+    #: speedup with one cause alone idealised
+    alone: dict[str, float]
 
     def __post_init__(self) -> None:
         total = math.fsum(self.shares.values())
@@ -140,6 +143,14 @@ class WorkloadAttribution:
         """ln shares summed by first-principles class."""
         return class_shares(self.shares)
 
+    @property
+    def bottleneck(self) -> str:
+        """Class of what binds most of the time."""
+        time: dict[str, float] = {}
+        for item in self.ops:
+            time[item.bottleneck] = time.get(item.bottleneck, 0.0) + item.op.count * item.time_us
+        return max(time, key=lambda kind: time[kind])
+
     def ranked(self) -> list[tuple[str, float]]:
         """(cause, ln share) of the causes with a share, largest first."""
         return ranked(self.shares)
@@ -157,7 +168,13 @@ class WorkloadAttribution:
 
     def notes(self) -> list[str]:
         """One sentence for each thing that a reader would otherwise get wrong."""
-        return share_notes(self.shares, self.gap)
+        notes = share_notes(self.shares, self.gap)
+        worst, share = next(iter(self.ranked()), ("", 0.0))
+        if share > SMALL_SHARE and self.alone[worst] <= self.speedup * (1.0 + SMALL_SHARE):
+            notes.append(
+                f"{worst} has the largest share, but removing it alone gains nothing: it pays with others removed"
+            )
+        return notes
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -174,6 +191,8 @@ class WorkloadAttribution:
             "gap_ln": self.gap,
             "shares_ln": dict(self.shares),
             "shares_percent": self.percent,
+            "speedup_if_ideal": dict(self.alone),
+            "bottleneck": self.bottleneck,
             "lost_us": self.lost_us,
             "total_lost_us": self.total_lost_us,
             "classes_ln": self.classes,
@@ -239,6 +258,7 @@ def combine(ops: tuple[Attribution, ...], engine_runs: int) -> WorkloadAttributi
         shares=shares,
         ops=ops,
         engine_runs=engine_runs,
+        alone={item.id: float(dense[bit(item.id)] / sparse[bit(item.id)]) for item in CAUSES},
     )
 
 

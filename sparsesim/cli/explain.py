@@ -212,7 +212,7 @@ def show_workload(result: WorkloadAttribution, workload: str, gpu: str, top: int
         "bold",
     )
     _headline(result)
-    _shares(result, None)
+    _shares(result, {name: f"{speedup:.3f}" for name, speedup in result.alone.items()})
     layers = result.layers()
     numbers = ("count", "time", "speedup", "promised", "lost")
     title = f"Layers that lose most time, {min(top, len(layers))} of {len(layers)}"
@@ -232,7 +232,7 @@ def show_workload(result: WorkloadAttribution, workload: str, gpu: str, top: int
             _main_causes(layer.lost_by_cause_us, layer.lost_us),
         )
     show_table(title, grid)
-    say("")
+    say(f"\nbound by  {result.bottleneck}, for most of the time")
     _notes(result.notes())
     by_name = {item.op.name: item for item in result.ops}
     for layer in layers[: min(top, 3)]:
@@ -248,23 +248,21 @@ def _headline(result: Attribution | WorkloadAttribution) -> None:
     )
 
 
-def _shares(result: Attribution | WorkloadAttribution, alone: Mapping[str, str] | None) -> None:
+def _shares(result: Attribution | WorkloadAttribution, alone: Mapping[str, str]) -> None:
     """The causes as bars, largest share first; `alone` is the speedup with only that cause idealised."""
     from sparsesim.attribution import cause
 
     ranked = [(name, share) for name, share in result.ranked() if abs(share) >= 5e-5]
     numbers = ("ln", "of the gap", "lost", "speedup if ideal")
-    shown = numbers if alone is not None else numbers[:3]
-    grid = table("cause", *shown, "", "what it is", right=numbers)
+    grid = table("cause", *numbers, "", "what it is", right=numbers)
     widest = max((abs(share) for _, share in ranked), default=1.0)
     share_of, lost = (result.percent if result.gap > 0 else None), result.lost_us
     for name, share in ranked:
         cells = [f"{share:+.4f}", percent(share_of[name] / 100) if share_of else "-", show_time(lost[name])]
-        if alone is not None:
-            cells.append(alone.get(name, ""))
+        cells.append(alone.get(name, ""))
         add_row(grid, name, *cells, bar(share / widest), cause(name).meaning)
     whole = [f"{result.gap:+.4f}", percent(1.0) if share_of else "-", show_time(result.total_lost_us)]
-    add_row(grid, "sum", *whole, *([""] if alone is not None else []), "", "", style="bold")
+    add_row(grid, "sum", *whole, "", "", "", style="bold")
     show_table("Where it went", grid)
 
 
@@ -272,7 +270,7 @@ def _main_causes(lost: Mapping[str, float], total: float, most: int = 3) -> str:
     """The causes that make up most of a layer's lost time."""
     worst = sorted(lost.items(), key=lambda item: -item[1])[:most]
     if total <= 0:
-        return "faster than promised"
+        return "faster than promised" if total < 0 else "nothing lost"
     named = [f"{name} {percent(us / total, 0)}" for name, us in worst if us > 0.05 * total]
     return ", ".join(named)
 

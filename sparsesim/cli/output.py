@@ -86,6 +86,8 @@ def output_file(text: str | None, flag: str) -> Path | None:
     """The file that option `flag` names, None for none; raises UserError if it cannot be written."""
     if text is None:
         return None
+    if text == "-":
+        raise UserError(f"{flag}: expected a file name, found '-': standard output is for --json")
     path = Path(text)
     problem = _unwritable(path) if text.strip() and "\0" not in text else "no file name"
     if problem:

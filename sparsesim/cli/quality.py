@@ -20,7 +20,8 @@ EXAMPLE = "Example: sparsesim quality digits --seeds 1 --pattern 2:4 --allow 1%"
 STYLES = {"pass": "green", "fail": "red", "inconclusive": "yellow"}
 
 Source = Annotated[
-    str, typer.Argument(metavar="STUDY|FILE", help="digits, lm or magika (needs extras), or a quality file (JSON).")
+    str,
+    typer.Argument(metavar="STUDY|FILE", help="digits, lm, magika or smollm (needs extras), or a quality file (JSON)."),
 ]
 Allow = Annotated[
     str, typer.Option("--allow", metavar="LOSS", help="Allowed loss of a task: in the metric's unit, or with %.")

@@ -157,6 +157,10 @@ def build(
         write_queue=0 if "dram" in ideal else _ticks(gpu.dram.write_queue / _dram_per_clk(gpu, clock_hz)),
         warm=int(warm),
     )
+    if no_meta:  # neither filled nor read
+        gone = step.meta_bytes
+        moved = step.smem_bytes - gone * (1 + reads_of_a)
+        step = replace(step, smem_bytes=moved, fill_bytes=step.fill_bytes - gone, meta_bytes=0.0)
     if padding:  # padding moves nothing through shared memory
         step = replace(step, smem_bytes=step.smem_bytes * useful, fill_bytes=step.fill_bytes * useful)
     return LaunchPlan(launch, table, size, step, kernel, operands, shape, useful, resident.limit)

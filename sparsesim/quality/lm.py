@@ -21,7 +21,7 @@ from sparsesim.sparsity import Pattern
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Budget", "Text", "Trained", "load_text", "oneshot", "train"]
+__all__ = ["Budget", "Text", "Trained", "articles", "digest_of", "load_text", "oneshot", "train"]
 
 Bytes = NDArray[np.uint8]
 HEAD_DIM = 16
@@ -70,8 +70,8 @@ class Trained:
     grams: dict[str, NDArray[np.float64]] = field(default_factory=dict)
 
 
-def load_text(context: int = 64, articles: int = 16, windows: int = 16) -> Text:
-    """gensim's articles without markup; each third one is held out, and `windows` windows from `articles` of those."""
+def articles() -> list[tuple[str, bytes]]:
+    """(title, text without markup) of gensim's articles of more than 4 KiB; each third one is for held-out data."""
     from gensim.corpora.wikicorpus import extract_pages, filter_wiki
     from gensim.test.utils import datapath
     from gensim.utils import open as smart_open
@@ -82,16 +82,27 @@ def load_text(context: int = 64, articles: int = 16, windows: int = 16) -> Text:
             plain = filter_wiki(body).encode()
             if len(plain) > 4096:
                 texts.append((title, plain))
+    return texts
+
+
+def digest_of(texts: list[tuple[str, bytes]]) -> str:
+    """SHA-256 of the articles' text."""
+    return hashlib.sha256(b"\0".join(plain for _, plain in texts)).hexdigest()
+
+
+def load_text(context: int = 64, most: int = 16, windows: int = 16) -> Text:
+    """The articles; each third one is held out, and `windows` windows from at most `most` of those."""
+    texts = articles()
     held = [pair for i, pair in enumerate(texts) if i % 3 == 2]
     train = b"\n".join(plain for i, (_, plain) in enumerate(texts) if i % 3 != 2)
     rows, names = [], []
-    for title, plain in held[:articles]:
+    for title, plain in held[:most]:
         data = np.frombuffer(plain, dtype=np.uint8)
         for start in np.linspace(0, len(data) - context - 1, windows).astype(int):
             rows.append(data[start : start + context + 1])
             names.append(title)
-    digest = hashlib.sha256(b"\0".join(plain for _, plain in texts)).hexdigest()
-    return Text(np.frombuffer(train, dtype=np.uint8), np.stack(rows), tuple(names), len(texts), len(held), digest)
+    train_bytes = np.frombuffer(train, dtype=np.uint8)
+    return Text(train_bytes, np.stack(rows), tuple(names), len(texts), len(held), digest_of(texts))
 
 
 def _module(width: int, layers: int, context: int) -> Any:

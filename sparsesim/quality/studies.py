@@ -13,7 +13,7 @@ from sparsesim.quality.record import QualityFile, read_quality
 __all__ = ["STUDIES", "file_text", "load_or_run"]
 
 #: study → the extra that it needs
-STUDIES = {"digits": "quality-ci", "lm": "quality", "magika": "quality-onnx"}
+STUDIES = {"digits": "quality-ci", "lm": "quality", "magika": "quality-onnx", "smollm": "quality-llm"}
 MAX_SEEDS = 100
 
 
@@ -65,6 +65,10 @@ def load_or_run(
             from sparsesim.quality.lm_study import run_lm
 
             return run_lm(seeds, patterns=chosen, budget=None if steps is None else Budget(steps), progress=progress)
+        if source == "smollm":
+            from sparsesim.quality.smollm_study import run_smollm
+
+            return run_smollm(patterns=chosen, progress=progress)
         from sparsesim.quality.magika_study import run_magika
 
         return run_magika(patterns=chosen, progress=progress)

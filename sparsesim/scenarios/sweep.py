@@ -132,9 +132,9 @@ def parse_axis(scenario: Scenario, text: str) -> Axis:
         whole = isinstance(value, int) and not relative
         texts = _range_texts(span, "-" if relative else unit, whole, at)
     else:
-        texts = [item.strip() for item in change.text.split(",") if item.strip()]
-    if not texts:
-        raise UserError(Problem.line(at, "", "at least one value", change.text))
+        texts = [item.strip() for item in change.text.split(",")]
+        if not all(texts):
+            raise UserError(Problem.line(at, "", "at least one value, and none between commas empty", change.text))
     changes = tuple(change.with_text(item) for item in dict.fromkeys(texts))
     values = None
     if number:

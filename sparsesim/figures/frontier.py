@@ -93,7 +93,7 @@ def draw_frontier(result: Frontier, title: str = "", worst: float | None = None)
     if sign < 0:
         ax.invert_yaxis()
     ax.set_xlabel(f"simulated latency [{'ms' if unit == 1e3 else 'µs'}]")
-    ax.set_ylabel(f"{result.metric} ({'down' if sign < 0 else 'up'} in value is better)")
+    ax.set_ylabel(f"{result.metric} ({'lower' if sign < 0 else 'higher'} is better)")
     ax.grid(axis="both")
     ax.margins(x=0.08)
     hidden = [p.entry.key for p in sparse if not shown(p)]

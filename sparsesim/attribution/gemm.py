@@ -35,6 +35,9 @@ __all__ = ["STEP_BUDGET", "Attribution", "Attributor", "attribute_gemm"]
 STEP_BUDGET = 30_000
 #: waves of a counterfactual launch that are always simulated
 MIN_WAVES = 5
+#: part of a launch's time that the simulation does not resolve (long launches are extrapolated): kernels this near are
+#: level, and which of them a search finds is no cause
+RESOLVED = 0.005
 #: every set of causes
 MASKS = np.arange(1 << len(CAUSES))
 #: multiples tried when a shape is padded for a stack
@@ -172,7 +175,7 @@ class Attributor:
         if self.simulator.baseline == "search":
             return lambda mask: chosen, times
         best = self.simulator.time_dense(op, protocol, "search")[1]
-        if best.kernel == launch.kernel or best.seconds >= launch.seconds:
+        if best.kernel == launch.kernel or best.seconds >= launch.seconds * (1.0 - RESOLVED):
             return lambda mask: chosen, times
         searched, fastest = self._times(op, operands, out, protocol, best.kernel, best.seconds)
         return lambda mask: searched if mask & bit("tile") else chosen, np.where(MASKS & bit("tile"), fastest, times)
@@ -246,7 +249,7 @@ class Attributor:
             best = self.simulator.library.run(operands, shape_of(call.op, out), conditions, "search")
         except NoKernelError:
             return None
-        return best if best.seconds < chosen_s else None
+        return best if best.seconds < chosen_s * (1.0 - RESOLVED) else None
 
 
 def attribute_gemm(

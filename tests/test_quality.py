@@ -484,7 +484,7 @@ def test_the_language_model_does_not_see_what_it_predicts():
 
 def test_kept_results_say_where_they_come_from():
     files = {path.stem: read_quality(path) for path in (Path(__file__).parent.parent / "docs/quality").glob("*.json")}
-    assert {"byte_lm", "magika"} == set(files)
+    assert {"byte_lm", "magika", "smollm2"} == set(files)
     for file in files.values():
         assert {"data", "date", "packages", "sparsesim"} <= set(file.provenance)
         assert all(e.samples is not None for e in file.entries)
@@ -546,3 +546,15 @@ def test_the_error_of_a_pruned_convolution_is_the_one_its_gram_matrix_says(tmp_p
     assert check_pattern(weights[1], Pattern(2, 4)).ok
     measured = np.linalg.norm(outputs[1] - outputs[0]) / np.linalg.norm(outputs[0])
     assert measured == pytest.approx(output_error(*weights, grams[conv.input[1]]), rel=1e-3)
+
+
+def test_the_kept_result_of_smollm2_is_what_the_page_says() -> None:
+    root = Path(__file__).resolve().parent.parent / "docs"
+    file = read_quality(root / "quality" / "smollm2.json")
+    page = (root / "quality.md").read_text(encoding="utf-8")
+    means = {entry.key.removeprefix("smollm2-135m/"): float(np.mean(entry.array)) for entry in file.entries}
+    assert f"dense {np.exp(means['dense/dense']):.1f}" in page
+    for pattern in ("2:4", "4:8"):
+        found = [float(np.exp(means[f"{pattern}/{method}"])) for method in METHODS]
+        row = " | ".join(f"{value:.0f}" if value > 99.95 else f"{value:.1f}" for value in found)
+        assert f"| {pattern} | {row} |" in page

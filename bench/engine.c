@@ -260,10 +260,10 @@ static void prefill(P p, S s, Table size) {
                                 p->tiles_m * p->tiles_n * SIZE(2, 0, 1));
     i64 everything = footprint <= p->l2_capacity, survival = (i64)1 << 31, since = 0, fading = p->l2_capacity / 64;
     i64 workers = min(p->sms * p->slots, p->ctas), d_base = p->batch * (p->tiles_m + p->tiles_n) * p->k_steps;
-    i64 b_base = p->batch * p->tiles_m * p->k_steps;
+    i64 b_base = p->batch * p->tiles_m * p->k_steps, unseen = d_base;
     for (i64 last = p->ctas - 1; last >= 0;) {
         i64 first = last / workers * workers;
-        for (i64 phase = 0; phase <= p->steps_per_split; phase++)
+        for (i64 phase = 0; phase <= p->steps_per_split && (phase == 0 || unseen > 0); phase++)
             for (i64 cta = last; cta >= first; cta--) {
                 Place at = place(p, cta);
                 i64 edge_m = at.tm == p->tiles_m - 1, edge_n = at.tn == p->tiles_n - 1, block[2], bytes[2];
@@ -281,6 +281,7 @@ static void prefill(P p, S s, Table size) {
                 for (int which = 0; which < 2; which++) {
                     Block *now = &s->block[block[which]];
                     if (now->ready != -1) continue;
+                    if (phase > 0) unseen -= 1;
                     since += bytes[which];
                     while (since > fading && survival > 0) {
                         since -= fading;

@@ -39,6 +39,9 @@ LEVEL = 1.02
 #: CTA k-steps spent on each candidate of a search; the winner is then run in full
 SEARCH_BUDGET = 60_000
 SEARCH_WAVES = 5
+#: a candidate whose least time exceeds the best found by more than this is not run: a launch settles its clock to
+#: `CLOCK_TOLERANCE`, and extrapolated ones undercut their least time by some 1e-4
+SEARCH_SLACK = 1.005
 
 
 class NoKernelError(ValueError):
@@ -129,9 +132,26 @@ class Library:
         ranked = self._rank(operands, shape, conditions, sparse, policy, accept, kernels)
         if policy == "heuristic" or len(ranked) == 1:
             return self.device.launch(ranked[0], operands, shape, conditions)
-        scouted = [self._scout.launch(kernel, operands, shape, conditions) for kernel in ranked]
-        best = min(scouted, key=lambda launch: launch.seconds + self._reduction_s(self.device.gpu, launch.kernel))
+        best = self._search(ranked, operands, shape, conditions)
         return self.device.launch(best.kernel, operands, shape, conditions, clock_guess=best.clock_hz)
+
+    def _search(self, ranked: list[Kernel], operands: Operands, shape: Shape, conditions: Conditions) -> LaunchResult:
+        """Run of the fastest of `ranked` on the scout, the first of equals.
+
+        Those whose least time is above the best that was seen are not run: the result is that of running all.
+        """
+        reduction = [self._reduction_s(self.device.gpu, kernel) for kernel in ranked]
+        least = [
+            self._scout.at_least(kernel, operands, shape, conditions) + extra
+            for kernel, extra in zip(ranked, reduction, strict=True)
+        ]
+        found: list[tuple[float, int, LaunchResult]] = []
+        for place in sorted(range(len(ranked)), key=lambda place: (least[place], place)):
+            if found and least[place] > min(found)[0] * SEARCH_SLACK:
+                break  # as all that follow
+            launch = self._scout.launch(ranked[place], operands, shape, conditions)
+            found.append((launch.seconds + reduction[place], place, launch))
+        return min(found)[2]
 
     @staticmethod
     def _reduction_s(gpu: GpuSpec, kernel: Kernel) -> float:

@@ -548,10 +548,13 @@ def _prefill(p, s, ticks, size):  # type: ignore[no-untyped-def]
     workers = min(p.sms * p.slots, p.ctas)
     d_base = (p.batch * (p.tiles_m + p.tiles_n)) * p.k_steps
     b_base = p.batch * p.tiles_m * p.k_steps
+    unseen = d_base  # operand slabs not looked at yet: most are seen in the first waves, again and again after that
     last = p.ctas - 1
     while last >= 0:
         first = last // workers * workers
         for phase in range(p.steps_per_split + 1):
+            if phase > 0 and unseen == 0:
+                break
             for cta in range(last, first - 1, -1):
                 b, split, tm, tn = _place(p, cta)
                 edge_m = 1 if tm == p.tiles_m - 1 else 0
@@ -576,6 +579,8 @@ def _prefill(p, s, ticks, size):  # type: ignore[no-untyped-def]
                         bytes_ = other_bytes
                     if s.block[block].ready != -1:
                         continue
+                    if phase > 0:
+                        unseen -= 1
                     since += bytes_
                     while since > fading and survival > 0:
                         since -= fading

@@ -76,7 +76,10 @@ def run_clock(
         interval = max(cycles / clock + gap_s, floor_s)
         begin, length = before * interval / window, timed * interval / window
         mean = math.exp(-begin) * -math.expm1(-length) / length
+        previous = clock
         clock = sustained_clock(gpu, energy, cycles, gap_s, floor_s, gpu.power.limit * (1.0 + excess * mean))
+        if clock == previous:
+            break
     return clock
 
 
@@ -88,9 +91,16 @@ def sustained_clock(
     limit = gpu.power.limit if limit_w is None else limit_w
     if board_power(gpu, energy, cycles, gap_s, high, floor_s) <= limit:
         return high
+    # `board_power` written out: a search for the best kernel of one GEMM comes here some ten thousand times
+    idle, slope, boost = gpu.power.idle, gpu.power.voltage_slope, gpu.clock.boost
+    core, dram = energy.core, energy.dram
     for _ in range(STEPS):
         middle = 0.5 * (low + high)
-        if board_power(gpu, energy, cycles, gap_s, middle, floor_s) <= limit:
+        if middle in (low, high):  # neighbours: further steps change nothing
+            break
+        volt = 1.0 - slope * (1.0 - middle / boost)
+        interval = cycles / middle + gap_s
+        if idle + (core * volt * volt + dram) / (interval if interval >= floor_s else floor_s) <= limit:
             low = middle
         else:
             high = middle

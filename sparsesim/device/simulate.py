@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from sparsesim.device.bound import least_seconds
 from sparsesim.device.build import LaunchPlan, Shape, build, reduction_cycles
 from sparsesim.device.engine import OWNERS, RECORDED, TICKS, Launch, Owner, Stat, allocate, run
 from sparsesim.device.power import Energy, board_power, launch_energy, run_clock
@@ -232,6 +233,14 @@ class Device:
             utilisation=raw.utilisation,
         )
 
+    def at_least(self, kernel: Kernel, operands: Operands, shape: Shape, conditions: Conditions) -> float:
+        """Device time [s] that a launch takes at least, without running it; see `bound.least_seconds`."""
+        gpu, c = self.gpu, conditions
+        clock = c.locked_hz or gpu.clock.max
+        plan = build(gpu, kernel, operands, shape, clock, c.l2 == "warm")
+        activity = gpu.power.zeros_activity if c.activity is None else c.activity
+        return least_seconds(gpu, plan, clock, c.locked_hz is not None, c.gap_s, c.floor_s, c.run, activity)
+
     def _between(
         self, plan: LaunchPlan, a: tuple[float, _Raw], b: tuple[float, _Raw], conditions: Conditions, activity: float
     ) -> tuple[float, _Raw]:
@@ -240,9 +249,13 @@ class Device:
         They are so where one server binds: of DRAM's time the cycles are proportional to the clock.
         """
         clock, raw = b
+        last = 0.0
         for _ in range(SECANT_ROUNDS):
             energy = self._energy(plan, raw, activity)
             clock = run_clock(self.gpu, energy, raw.cycles, conditions.gap_s, conditions.floor_s, conditions.run)
+            if clock == last:  # settled to the last bit
+                break
+            last = clock
             weight = (clock - a[0]) / (b[0] - a[0])
             raw = _blend(a[1], b[1], min(max(weight, -FARTHEST), 1.0 + FARTHEST))
         return clock, raw
@@ -265,7 +278,11 @@ class Device:
     def _run(self, plan: LaunchPlan, keep_timeline: bool) -> _Raw:
         if keep_timeline:
             return self._run_waves(plan.launch, plan, keep_timeline=True)
-        key = (self.step_budget, self.min_waves, self.max_steps, *plan.key)
+        deep = plan.launch.steps_per_split > self.max_steps
+        whole = not deep and _shorten(plan.launch, self.step_budget, self.min_waves)[1] == 0
+        # a launch of which nothing is cut is the same under every budget
+        budget = () if whole else (self.step_budget, self.min_waves, self.max_steps)
+        key = (*budget, *plan.key)
         with self._lock:  # threads that want a launch which another one runs wait for it
             mine = key not in self._running and key not in self.memory
             if mine:
@@ -273,7 +290,6 @@ class Device:
             event = self._running.get(key)
         if mine:
             try:
-                deep = plan.launch.steps_per_split > self.max_steps
                 self.memory[key] = self._run_deep(plan) if deep else self._run_waves(plan.launch, plan, False)
             finally:
                 with self._lock:

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from sparsesim.attribution import attribute_gemm
 from sparsesim.attribution.causes import CAUSES, bit, cause
 from sparsesim.attribution.gemm import MIN_WAVES, STEP_BUDGET
@@ -24,8 +26,8 @@ from sparsesim.device.simulate import Device
 from sparsesim.errors import UserError
 from sparsesim.explore.state import MAX_SIDE, State, sliders
 from sparsesim.hardware import gpu_names, load_gpu
-from sparsesim.kernels import Kernel, splits
-from sparsesim.kernels.estimate import estimate_cycles
+from sparsesim.kernels import splits
+from sparsesim.kernels.estimate import estimate_shapes
 from sparsesim.lowering import NoKernelError, shape_of
 from sparsesim.measured import MeasuredRow
 from sparsesim.protocol import L2_STATES, TIMINGS, interval_s
@@ -121,16 +123,15 @@ class Explorer:
         """Curve and map from the closed form: an estimate, and labelled so."""
         op = state.scenario.workload.ops[state.op]
         simulator = self._simulator(state)
-        variants: dict[tuple[bool, int, int], Kernel] = {}
-
-        def speedup(m: int, n: int, k: int) -> float | None:
-            return _estimated(simulator, state, _with_sides(op, m, n, k), variants)
-
+        curve = [_with_sides(op, op.m, n, op.k) for n in CURVE]
+        squares = [_with_sides(op, side, n, side) for side in SIDES for n in TOKENS]
+        found = _estimated(simulator, state, [*curve, *squares])
+        rows = found[len(curve) :]
         return {
             "exact": False,
             "label": "estimate: closed form; no event loop, power limit, or calls beside the product",
-            "curve": [{"n": n, "speedup": speedup(op.m, n, op.k)} for n in CURVE],
-            "map": [[speedup(side, n, side) for n in TOKENS] for side in SIDES],
+            "curve": [{"n": n, "speedup": speedup} for n, speedup in zip(CURVE, found, strict=False)],
+            "map": [rows[i * len(TOKENS) : (i + 1) * len(TOKENS)] for i in range(len(SIDES))],
         }
 
     def alone(self, state: State) -> dict[str, Any]:
@@ -217,55 +218,63 @@ def _with_sides(op: Gemm, m: int, n: int, k: int) -> Gemm:
     return replace(op, m=m, n=n, k=k)
 
 
-def _estimated(
-    simulator: Simulator, state: State, op: Gemm, variants: dict[tuple[bool, int, int], Kernel]
-) -> float | None:
-    """Dense over sparse time of the kernels that the closed form ranks first; None without a kernel.
+def _estimated(simulator: Simulator, state: State, ops: Sequence[Gemm]) -> list[float | None]:
+    """Dense over sparse time of the kernels that the closed form ranks first, per op; None without a kernel.
 
-    `variants` keeps the kernels with split-K, (sparse, place, splits) -> kernel, from one shape to the next.
+    `ops` differ in their sides alone.
     """
-    decision = simulator.stack.decide(op, state.gpu)
-    out = get_stack(simulator.stack.dense_stack).output(op.dtype)
-    dense = _estimated_s(simulator, state, op, None, out, variants)
-    if dense is None or decision.native is None:
-        return dense and 1.0
-    sparse = _estimated_s(simulator, state, op, decision.native, simulator.stack.output(op.dtype), variants)
-    return 1.0 if sparse is None else dense / sparse
+    natives = [simulator.stack.decide(op, state.gpu).native for op in ops]
+    out = get_stack(simulator.stack.dense_stack).output(ops[0].dtype)
+    dense = _estimated_s(simulator, state, ops, None, out)
+    if dense is None:
+        return [None] * len(ops)
+    found: list[float | None] = [1.0] * len(ops)
+    for native in dict.fromkeys(native for native in natives if native is not None):
+        places = [place for place, its in enumerate(natives) if its == native]
+        out = simulator.stack.output(ops[0].dtype)
+        sparse = _estimated_s(simulator, state, [ops[place] for place in places], native, out)
+        for place, seconds in zip(places, sparse or (), strict=False):
+            found[place] = dense[place] / seconds
+    return found
 
 
 def _estimated_s(
-    simulator: Simulator,
-    state: State,
-    op: Gemm,
-    native: Pattern | None,
-    out_bytes: float,
-    variants: dict[tuple[bool, int, int], Kernel],
-) -> float | None:
+    simulator: Simulator, state: State, ops: Sequence[Gemm], native: Pattern | None, out_bytes: float
+) -> list[float] | None:
+    """Seconds of each of `ops` on its fastest kernel; None if the library has none."""
     gpu, protocol = state.gpu, state.scenario.protocol
     clock = protocol.locked_hz or gpu.clock.max
-    operands = simulator.library.operands(op, native)
+    operands = simulator.library.operands(ops[0], native)
     try:
         candidates = simulator.library.candidates(operands, native is not None)
     except NoKernelError:
         return None
-    moved = operands.bytes_per_element * op.batch * op.k * (op.m * operands.kept + op.n)
-    in_l2 = protocol.l2 == "warm" and moved + op.batch * op.m * op.n * out_bytes <= gpu.l2.usable_bytes
-    fastest: tuple[float, bool, bool] | None = None
+    if not candidates:
+        return None
+    batch = ops[0].batch
+    shapes = np.array([(op.m, op.n, op.k) for op in ops])
+    m, n, k = shapes.T
+    moved = operands.bytes_per_element * batch * k * (m * operands.kept + n)
+    warm = protocol.l2 == "warm"
+    in_l2 = (moved + batch * m * n * out_bytes <= gpu.l2.usable_bytes) & warm
+    fastest = np.full(len(ops), np.inf)
+    reduced = np.zeros(len(ops), dtype=bool)
     reduction = gpu.launch.ramp + gpu.launch.drain + gpu.launch.stream_gap
-    for place, candidate in enumerate(candidates):
-        for split in splits(candidate.kernel, operands.dtype, op.k):
-            key = (native is not None, place, split)
-            if key not in variants:
-                variants[key] = candidate.kernel.with_split(split)
-            kernel = variants[key]
-            cycles = estimate_cycles(
-                gpu, kernel, candidate.step, candidate.slots, (op.m, op.n, op.k, op.batch), clock, out_bytes, in_l2
+    for candidate in candidates:
+        tried = {depth: splits(candidate.kernel, operands.dtype, depth) for depth in set(k.tolist())}
+        for split in sorted({split for options in tried.values() for split in options}):
+            kernel = candidate.kernel.with_split(split)
+            cycles = estimate_shapes(
+                gpu, kernel, candidate.step, candidate.slots, shapes, batch, clock, out_bytes, in_l2
             )
             seconds = cycles / clock + (reduction if split > 1 else 0.0)
-            if fastest is None or seconds < fastest[0]:
-                fastest = seconds, split > 1, kernel.sparse
-    if fastest is None:
-        return None
-    seconds, reduced, sparse = fastest
-    busy = seconds - (reduction if reduced else 0.0)
-    return interval_s(gpu, protocol.timing, busy, 2 if reduced else 1, sparse)[0]
+            offered = np.array([split in tried[depth] for depth in k.tolist()])
+            better = offered & (seconds < fastest)
+            fastest[better] = seconds[better]
+            reduced[better] = split > 1
+    busy = fastest - np.where(reduced, reduction, 0.0)
+    sparse = candidates[0].kernel.sparse
+    return [
+        interval_s(gpu, protocol.timing, float(s), 2 if two else 1, sparse)[0]
+        for s, two in zip(busy, reduced, strict=True)
+    ]

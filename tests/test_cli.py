@@ -492,9 +492,30 @@ def test_a_closed_pipe_is_quiet(words):
             "from sparsesim.__main__ import main; main(['gemm', '--help'])",
             {"numba", "numpy", "simpy", "matplotlib"},
         ),
+        (
+            "from sparsesim.__main__ import main; main(['--help'])",
+            {
+                "numba",
+                "numpy",
+                "simpy",
+                "matplotlib",
+                "pydantic",
+                "scipy",
+                "pyarrow",
+                "duckdb",
+                "jinja2",
+                "distributed",
+                "optuna",
+                "starlette",
+                "uvicorn",
+                "torch",
+                "onnx",
+                "yaml",
+            },
+        ),
         ("import sparsesim; sparsesim.load_gpu('l4')", {"numba", "simpy", "matplotlib", "typer"}),
     ],
-    ids=["import", "help", "load_gpu"],
+    ids=["import", "help of a command", "help", "load_gpu"],
 )
 def test_start_imports_nothing_heavy(code, light):
     script = f"{code}\nimport sys\nprint(*({light!r} & sys.modules.keys()), file=sys.stderr)"

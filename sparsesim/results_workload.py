@@ -202,7 +202,7 @@ class WorkloadResult:
     """A workload on one GPU under one stack, beside its dense baseline.
 
     `sparse` is the run in which each op takes the path that the stack decides, `dense` the baseline.
-    `conversion_*` are launches, bytes and time of converting operands between formats: none is modelled yet.
+    What operands cost to convert between formats is in `sparsesim.counters`, which asks the stack's calls.
     `others` are the workload's ops that are no GEMM: no time here counts them.
     """
 
@@ -220,9 +220,6 @@ class WorkloadResult:
     gpu_hash: str
     workload_digest: str
     seed: int = 0
-    conversion_launches: int = 0
-    conversion_bytes: int = 0
-    conversion_us: float = 0.0
     others: tuple[OtherOp, ...] = ()
 
     def __post_init__(self) -> None:
@@ -328,11 +325,6 @@ class WorkloadResult:
             "tensor_busy": self.sparse.tensor_busy,
             "dense_tensor_busy": self.dense.tensor_busy,
             "metadata_bytes": self.metadata_bytes,
-            "conversions": {
-                "launches": self.conversion_launches,
-                "bytes": self.conversion_bytes,
-                "time_us": self.conversion_us,
-            },
             "fallbacks": [share.to_dict() for share in self.fallbacks],
             "paths": [share.to_dict() for share in self.paths],
             "rows": [row.to_dict() for row in self.rows],
@@ -448,7 +440,7 @@ def _run(table: dict[str, Any]) -> RunRecord:
 
 def _result(document: dict[str, Any]) -> WorkloadResult:
     """The result that `document` is the plain form of."""
-    provenance, conversions = document["provenance"], document["conversions"]
+    provenance = document["provenance"]
     return WorkloadResult(
         gpu=document["gpu"],
         stack=document["stack"],
@@ -464,8 +456,5 @@ def _result(document: dict[str, Any]) -> WorkloadResult:
         gpu_hash=provenance["gpu_hash"],
         workload_digest=provenance["workload_digest"],
         seed=provenance["seed"],
-        conversion_launches=conversions["launches"],
-        conversion_bytes=conversions["bytes"],
-        conversion_us=conversions["time_us"],
         others=tuple(OtherOp(**other) for other in document.get("others", ())),
     )

@@ -2,7 +2,8 @@
 
 Sizes of the models are those of their published configurations, read by the importer of Hugging Face configs; a
 network that is only called a CNN is the packaged ResNeXt. Where a report gives no tokens, `PROMPT` stand for a
-decoder's prompt and `IMAGES` images for a vision model.
+decoder's prompt and `IMAGES` images for a vision model: one under a builder, whose trtexec takes 1 for a batch that is
+left open, more under a framework.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from sparsesim.workload import Gemm, OtherOp, load_workload
 
 __all__ = ["Model", "model_of"]
 
+#: images of a builder's batch unless one is named: trtexec sets a dynamic dimension to 1 where no shapes are given
+#: (TensorRT, samples/common: default of --shapes), and exports have a batch of 1
+BUILDER_IMAGES = 1
 #: tokens of a prompt, tokens before a decoded one, tokens of an encoder's sequence, images of a batch
 PROMPT, CONTEXT, SEQUENCE, IMAGES = 2048, 512, 384, 32
 
@@ -96,10 +100,11 @@ class Model:
     note: str
 
 
-def model_of(text: str, dtype: str, pattern: str, batch: int = 1) -> Model | None:
+def model_of(text: str, dtype: str, pattern: str, batch: int = 1, images_unless_named: int = IMAGES) -> Model | None:
     """The model that `text` describes; None if it names none that is known.
 
-    A tensor-core `dtype` and the pattern are those of its prunable weights.
+    `images_unless_named` is the batch of a vision model whose text names none. A tensor-core `dtype` and the pattern
+    are those of its prunable weights.
     """
     words = text.lower()
     mlp = re.search(r"hidden (\d+), (?:inner|ffn|intermediate) (\d+)", words) or re.search(r"ffn (\d+)-(\d+)", words)
@@ -118,7 +123,7 @@ def model_of(text: str, dtype: str, pattern: str, batch: int = 1) -> Model | Non
     if config is None:
         if not re.search(NETWORKS, words):
             return None
-        count = int(images[1]) if images else max(batch, IMAGES)
+        count = int(images[1]) if images else max(batch, images_unless_named)
         loaded = load_workload(
             "resnext101-32x8d", tokens=count if count in (1, 8, 16, 32, 64) else IMAGES, dtype=dtype, pattern=pattern
         )
@@ -129,7 +134,7 @@ def model_of(text: str, dtype: str, pattern: str, batch: int = 1) -> Model | Non
         found = _imported(config, dtype, pattern, {"encode": (tokens,)})
         return _batched(found, rows, f"{rows} sequences of {tokens} tokens")
     if kind == "vit":
-        count = int(images[1]) if images else max(batch, IMAGES)
+        count = int(images[1]) if images else max(batch, images_unless_named)
         found = _imported(config, dtype, pattern, {"inference": (count,)})
         return replace(found, note=f"{count} images")
     if "decode" in words:

@@ -20,7 +20,7 @@ from sparsesim.protocol import Protocol
 from sparsesim.replay.cases import Case, load_cases
 from sparsesim.replay.circumstances import circumstances, stack_file
 from sparsesim.replay.forward import Timed, forward
-from sparsesim.replay.models import model_of
+from sparsesim.replay.models import BUILDER_IMAGES, IMAGES, model_of
 from sparsesim.simulator import Simulator
 from sparsesim.stacks import Stack, stack_names
 from sparsesim.stacks.conditions import WEIGHT_DTYPES
@@ -170,7 +170,8 @@ def _run(case: Case, losses: bool) -> Outcome:
     computed = "f16" if dtype in WEIGHT_DTYPES else dtype
     notes = [note for note in (found.note, case.gpu_note and f"gpu: {case.gpu_note}") if note]
     if case.level == "model" or (case.shape is None and case.model):
-        model = model_of(case.model or "", computed, case.pattern, case.batch) if case.model else None
+        images = BUILDER_IMAGES if found.stack.behaviour.builder else IMAGES
+        model = model_of(case.model or "", computed, case.pattern, case.batch, images) if case.model else None
         if model is not None:
             notes.append(f"{model.name}: {model.note}")
             ops = model.ops

@@ -23,6 +23,7 @@ import operator
 import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 from sparsesim.errors import Problem, UserError, nearest
@@ -98,6 +99,10 @@ class Pattern:
         """
         if not isinstance(text, str):
             raise _wrong(_SYNTAX, text)
+        return _parsed(text)
+
+    @classmethod
+    def _read(cls, text: str) -> Pattern:
         words = text.strip()
         if words.lower() == "dense":
             return cls(1, 1, None, Form.DENSE)
@@ -284,3 +289,9 @@ def _checked(n: Any, m: Any, v: Any, form: Any) -> tuple[int, int, int | None, F
 DENSE = Pattern(1, 1, None, Form.DENSE)
 TWO_FOUR = Pattern(2, 4)
 PAIR_4_8 = Pattern(4, 8, None, Form.PAIR)
+
+
+@lru_cache(maxsize=1024)
+def _parsed(text: str) -> Pattern:
+    """The pattern of `text`, which is asked for several times for each op of a trace."""
+    return Pattern._read(text)

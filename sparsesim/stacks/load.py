@@ -179,7 +179,13 @@ def stack_files() -> list[Path]:
 
 def stack_names() -> list[str]:
     """Names of the packaged stacks, sorted."""
-    return [path.stem for path in stack_files()]
+    return list(_packaged())
+
+
+@lru_cache(maxsize=1)
+def _packaged() -> tuple[str, ...]:
+    """The names; a stack is looked up for every op, and its folder is read once."""
+    return tuple(path.stem for path in stack_files())
 
 
 @lru_cache(maxsize=128)
@@ -228,7 +234,7 @@ def get_stack(name: str, setting: Setting | None = None) -> Stack:
             + nearest(treatment, TREATMENTS)
         )
     path = Path(base) if base.endswith(".toml") else FOLDER / f"{base}.toml"
-    if not base.endswith(".toml") and base not in stack_names():
+    if not base.endswith(".toml") and base not in _packaged():
         raise UserError(
             f"stack: expected one of {', '.join(stack_names())}, found {name!r}{nearest(base, stack_names())}"
         )

@@ -39,7 +39,7 @@ bench: $(STAMP)
 	$(BIN)/python bench/bench.py
 
 serving: $(STAMP)
-	$(BIN)/python bench/serving.py ../shared/measured/endtoend.csv
+	$(BIN)/python bench/serving.py ../shared/measured/endtoend.csv $(wildcard ../shared/measured/sparse/slidesparse_*.csv)
 
 accuracy: $(STAMP)
 	$(BIN)/python bench/accuracy.py ../shared/measured

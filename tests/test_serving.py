@@ -13,10 +13,12 @@ from scipy import stats as scipy_stats
 from sparsesim.__main__ import main
 from sparsesim.errors import UserError
 from sparsesim.hardware import load_gpu
+from sparsesim.measured import MeasuredRow
 from sparsesim.serving import kernels
 from sparsesim.serving.api import simulate_serving, validate_serving
 from sparsesim.serving.endtoend import predict_cells
 from sparsesim.serving.engine import StepLog, Trace
+from sparsesim.serving.kernel_rows import correct_kernels
 from sparsesim.serving.measured import COLUMNS, is_serving_file, read_cells
 from sparsesim.serving.memory import GB_IS, memory_of
 from sparsesim.serving.models import MODELS, ServedModel, get_served_model
@@ -36,6 +38,7 @@ from sparsesim.serving.steps import (
     capture_sizes,
     interpolation_error,
 )
+from sparsesim.validate import predict_rows
 
 GPU = load_gpu("rtx4090")
 STACK = get_serving_stack("vllm-slidesparse")
@@ -85,6 +88,31 @@ def test_every_parameter_of_a_stack_has_a_source():
         with pytest.raises(ValueError, match="source for seq_serial"):
             replace(stack, sources={k: v for k, v in stack.sources.items() if k != "seq_serial"})
     assert all(load_gpu(name) for name in HOSTS)
+
+
+def test_a_measured_kernel_corrects_the_simulated_one_by_its_error(tmp_path):
+    """Rows twice as slow as their prediction make the same layers twice as slow, and no others."""
+    shard = TINY.linears()[0]
+    row = MeasuredRow(
+        "rtx4090", "cuBLASLt (best alg search)", shard.m, 1024, shard.k, 1, "i8", "i32", "dense", "", 1.0, "stream",
+        "warm", "free", "", "x", "f", 2,
+    )  # fmt: skip
+    (predicted,), _ = predict_rows([row], jobs=1)
+    found = correct_kernels([replace(row, time_us=2 * predicted.predicted_us)], jobs=1)["rtx4090"]
+    assert found.factor(shard.m, 4096, shard.k, "i8", False) == pytest.approx(2.0)
+    assert found.factor(shard.m, 4096, shard.k, "i8", True) == 1.0
+    plain, corrected = (tiny("dense", measured=rows).linear(1024).by_layer for rows in (None, found))
+    assert [b / a for a, b in zip(plain, corrected, strict=True)] == pytest.approx([2.0, 1.0, 1.0, 1.0])
+    both = {1024: 2.0, 4096: 8.0}
+    found = correct_kernels(
+        [
+            replace(r, time_us=both[r.n] * p.predicted_us)
+            for r in (row, replace(row, n=4096))
+            for p in predict_rows([r], jobs=1)[0]
+        ],
+        jobs=1,
+    )["rtx4090"]
+    assert found.factor(shard.m, 2048, shard.k, "i8", False) == pytest.approx(4.0)
 
 
 # --- a step ---

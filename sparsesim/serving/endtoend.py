@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import as_completed
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +25,7 @@ from sparsesim.hardware import GpuSpec, load_gpu
 from sparsesim.lowering import NoKernelError
 from sparsesim.processes import worker_processes
 from sparsesim.serving.engine import FrontEnd, run_engine
+from sparsesim.serving.kernel_rows import KernelRows
 from sparsesim.serving.measured import Cell
 from sparsesim.serving.memory import memory_of
 from sparsesim.serving.models import get_served_model
@@ -146,12 +147,14 @@ def predict_cells(
     gpu_of: Callable[[str], GpuSpec] = load_gpu,
     progress: Callable[[int], None] | None = None,
     jobs: int | None = None,
+    measured: Mapping[str, KernelRows] | None = None,
 ) -> EndToEnd:
     """Run every cell that can be simulated; name every one that cannot, with the reason.
 
     Cells are spread over `jobs` processes (None: one per core for long lists), those of one GPU, model and type
     together, so that each GEMM is simulated once; the result does not depend on `jobs`. `progress` is told the cells
-    done so far.
+    done so far. With `measured` (by GPU) the simulated kernels are corrected by measured ones, which splits an error
+    into the kernel model's part and the runtime's.
     """
     cells = list(cells)
     stack = stack or get_serving_stack("vllm-slidesparse")
@@ -167,7 +170,7 @@ def predict_cells(
     jobs = jobs if jobs is not None else (os.cpu_count() or 1 if len(cells) >= PARALLEL_CELLS else 1)
     outcomes: list[Prediction | str] = [""] * len(cells)
     done = 0
-    for indices, found in _run_parts(list(parts.values()), cells, stack, gpus, jobs):
+    for indices, found in _run_parts(list(parts.values()), cells, stack, gpus, jobs, measured or {}):
         for index, outcome in zip(indices, found, strict=True):
             outcomes[index] = outcome
         done += len(indices)
@@ -183,19 +186,26 @@ def predict_cells(
 
 
 def _run_parts(
-    parts: list[list[int]], cells: list[Cell], stack: ServingStack, gpus: dict[str, GpuSpec | str], jobs: int
+    parts: list[list[int]],
+    cells: list[Cell],
+    stack: ServingStack,
+    gpus: dict[str, GpuSpec | str],
+    jobs: int,
+    measured: Mapping[str, KernelRows],
 ) -> Iterator[tuple[list[int], list[Prediction | str]]]:
     if jobs == 1:
         for part in parts:
-            yield part, _predict_part([cells[i] for i in part], stack, gpus)
+            yield part, _predict_part([cells[i] for i in part], stack, gpus, measured)
         return
     with worker_processes([jobs]) as (pool,):
-        waiting = {pool.submit(_predict_part, [cells[i] for i in part], stack, gpus): part for part in parts}
+        waiting = {pool.submit(_predict_part, [cells[i] for i in part], stack, gpus, measured): part for part in parts}
         for future in as_completed(waiting):
             yield waiting[future], future.result()
 
 
-def _predict_part(cells: list[Cell], stack: ServingStack, gpus: dict[str, GpuSpec | str]) -> list[Prediction | str]:
+def _predict_part(
+    cells: list[Cell], stack: ServingStack, gpus: dict[str, GpuSpec | str], measured: Mapping[str, KernelRows]
+) -> list[Prediction | str]:
     """Each cell of one GPU, model and type with its prediction, or the reason why there is none."""
     models: dict[str, StepModel] = {}
     outcomes: list[Prediction | str] = []
@@ -209,8 +219,9 @@ def _predict_part(cells: list[Cell], stack: ServingStack, gpus: dict[str, GpuSpe
                 simulator = Simulator(gpu, stack.gemm_stack)
                 for pattern in ("dense", "2:4"):
                     models[pattern] = StepModel(
-                        gpu, get_served_model(cell.model), stack, cell.dtype, pattern, simulator=simulator
-                    )
+                        gpu, get_served_model(cell.model), stack, cell.dtype, pattern, simulator=simulator,
+                        measured=measured.get(cell.gpu),
+                    )  # fmt: skip
             dense, sparse = (run_cell(model, cell) for model in models.values())
             outcomes.append(Prediction(cell, dense, sparse, _shares(dense, sparse)))
         except (UserError, NoKernelError) as error:

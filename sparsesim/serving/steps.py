@@ -22,6 +22,7 @@ import numpy as np
 from sparsesim.hardware import GpuSpec
 from sparsesim.protocol import Protocol
 from sparsesim.serving import kernels
+from sparsesim.serving.kernel_rows import KernelRows
 from sparsesim.serving.models import HALF, Linear, ServedModel
 from sparsesim.serving.stack import QUANTISED, Host, ServingStack, host_of
 from sparsesim.simulator import Simulator
@@ -137,6 +138,7 @@ class StepModel:
     max_seqs : sequences at once, which bounds the captured graphs; None = the stack's
     exact : simulate every token count
     simulator : shared between variants of one GPU, so that dense kernels are simulated once
+    measured : measured kernels of this GPU, by which simulated ones are corrected; only to split an error
     """
 
     def __init__(
@@ -151,8 +153,10 @@ class StepModel:
         max_seqs: int | None = None,
         exact: bool = False,
         simulator: Simulator | None = None,
+        measured: KernelRows | None = None,
     ) -> None:
         self.gpu = gpu
+        self.measured = measured
         self.model = model
         self.stack = stack
         self.dtype = dtype
@@ -225,10 +229,13 @@ class StepModel:
         decision = self.simulator.stack.decide(op, self.gpu)
         if decision.native is not None:
             seconds, launch = self.simulator.time_sparse(op, decision.native, self.protocol)
+            runs_as = self.dtype
         else:
             runs_as, least = self.stack.dense_as.get((self.gpu.family, self.dtype), (self.dtype, 1))
             runs_as = runs_as if tokens >= least else self.dtype
             seconds, launch = self.simulator.time_dense(replace(op, dtype=runs_as, pattern="dense"), self.protocol)
+        if self.measured is not None:
+            seconds *= self.measured.factor(shard.m, tokens, shard.k, runs_as, decision.native is not None)
         return seconds, launch.counters["tensor_busy"] * launch.seconds, decision.path
 
     def paths(self, tokens: int = 1024) -> dict[str, str]:

@@ -305,7 +305,7 @@ def test_a_drop_in_one_slice_is_named_with_the_slice(tmp_path, run):
     assert found.decision.verdict == "roll back"
 
 
-def test_slices_of_samples_are_figures_of_their_own_and_seeds_are_averaged(tmp_path):
+def test_slices_of_samples_are_figures_of_their_own(tmp_path):
     names = ["a", "b"] * 10
     path = tmp_path / "q.json"
     document = {
@@ -321,10 +321,34 @@ def test_slices_of_samples_are_figures_of_their_own_and_seeds_are_averaged(tmp_p
         ("acc", "all"): 0.25, ("acc", "a"): 0.5, ("acc", "b"): 0.0, ("ppl", "lm"): 4.0, ("ppl", "lm/a"): 3.0,
         ("ppl", "lm/b"): 5.0,
     }  # fmt: skip
-    assert found["ppl", "lm"].samples == (3.0, 5.0)
+    assert found["ppl", "lm"].samples == ((3.0, 5.0),)
     document["tasks"]["lm"]["slices"] = names[1:]
     with pytest.raises(UserError, match=r"tasks.lm.slices: expected one for each of the 20 samples"):
         read_quality(write(path, json.dumps(document)))
+
+
+def test_seeds_that_disagree_widen_the_interval_of_a_drift(tmp_path, run):
+    """Planted: one seed of three lost 12 points in all samples; averaged over seeds first, that would be a sure 4."""
+    samples = [0.90 + 0.01 * (i % 5) for i in range(60)]
+
+    def tables(losses):
+        return {"metric": "acc", "better": "higher", "samples": [[x - loss for x in samples] for loss in losses]}
+
+    base = read_quality(records(tmp_path / "base.json", tables([0.0, 0.0, 0.0])))
+    one_bad, all_bad = (
+        read_quality(records(tmp_path / f"{name}.json", tables(losses)))
+        for name, losses in (("one", [0.12, 0.0, 0.0]), ("all", [0.04, 0.04, 0.04]))
+    )
+    ((drift,), _), ((sure,), _) = (compare_quality(base, new, 0.01) for new in (one_bad, all_bad))
+    assert drift.paired
+    assert drift.loss == pytest.approx(sure.loss) == pytest.approx(0.04)
+    assert drift.state == "undecided"
+    # three seeds: t with two degrees of freedom times the standard error of their means
+    assert drift.high - drift.loss == pytest.approx(4.3027 * 0.12 / 3, rel=1e-3)
+    assert sure.state == "fail"
+    fewer = read_quality(records(tmp_path / "fewer.json", tables([0.04, 0.04])))
+    ((drift,), _) = compare_quality(base, fewer, 0.01)
+    assert not drift.paired
 
 
 def test_quality_is_attributed_over_pattern_and_method_by_looking_figures_up(tmp_path, run):

@@ -7,7 +7,7 @@ metric       name, e.g. ``accuracy`` or ``perplexity``
 better       ``higher`` or ``lower``
 value        the figure, with its 95 % interval ``low`` to ``high`` if that is known; or
 samples      figures by seed and held-out sample, shape (seeds, samples), in an order that the files share: differences
-             are then paired over samples, each the mean over its seeds
+             are then paired over samples and seeds, and intervals have the noise of both (`sparsesim.quality.stats`)
 task         task or slice of it; one without a name is the whole
 model, pattern, method, dtype
              what was measured: the variant. Where a file has several, a run says which one is its own
@@ -26,28 +26,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sparsesim.errors import Problem, ProblemList, UserError, nearest
-from sparsesim.serving.stats import estimate
+from sparsesim.quality.stats import paired
 
 __all__ = ["VARIANT", "QualityDrift", "QualityRecord", "QualityRun", "compare_quality", "read_quality"]
 
 #: what says which model was measured
 VARIANT = ("model", "pattern", "method", "dtype")
 FORMAT = "sparsesim quality 1"
+#: (seeds, samples)
+_Samples = tuple[tuple[float, ...], ...]
 _KEYS = ("metric", "better", "value", "low", "high", "samples", "task", *VARIANT)
 WHOLE = "all"
 
 
 @dataclass(frozen=True)
 class QualityRecord:
-    """One figure of one variant on one slice; `samples` are empty where there are none."""
+    """One figure of one variant on one slice; `samples` by seed and sample, empty where there are none."""
 
     metric: str
     higher_is_better: bool
     value: float
     low: float | None
     high: float | None
-    samples: tuple[float, ...]
+    samples: _Samples
     slice: str
     variant: tuple[tuple[str, str], ...]
 
@@ -202,16 +206,18 @@ def _records(problems: ProblemList, path: str, table: Any, tasks: Mapping[str, A
     common = (table["metric"], table["better"] == "higher", tuple((k, table[k]) for k in VARIANT if table.get(k)))
     if not samples:
         return [_one(common, name, float(table["value"]), low, high)]
-    means = [math.fsum(column) / len(column) for column in zip(*samples, strict=True)]
     known = tasks.get(task, {})
     slices = known.get("slices") or []
-    if slices and len(slices) != len(means):
-        problems.add(f"tasks.{task}.slices", f"one for each of the {len(means)} samples of {path}", len(slices))
+    if slices and len(slices) != len(samples[0]):
+        problems.add(f"tasks.{task}.slices", f"one for each of the {len(samples[0])} samples of {path}", len(slices))
         return []
-    parts = {part: [x for x, of in zip(means, slices, strict=True) if of == part] for part in dict.fromkeys(slices)}
-    drawn = means
+    parts = {
+        part: [[x for x, of in zip(row, slices, strict=True) if of == part] for row in samples]
+        for part in dict.fromkeys(slices)
+    }
+    drawn = samples
     if known.get("unit") == "slice":
-        drawn = [math.fsum(part) / len(part) for part in parts.values()]
+        drawn = [[math.fsum(row) / len(row) for row in seed] for seed in zip(*parts.values(), strict=True)]
     out = [_sampled(common, name, drawn)]
     for part, values in parts.items():
         out.append(_sampled(common, part if name == WHOLE else f"{name}/{part}", values))
@@ -221,13 +227,13 @@ def _records(problems: ProblemList, path: str, table: Any, tasks: Mapping[str, A
 _Common = tuple[str, bool, tuple[tuple[str, str], ...]]
 
 
-def _sampled(common: _Common, part: str, samples: Sequence[float]) -> QualityRecord:
-    found = estimate(samples)
-    return _one(common, part, found.mean, found.low, found.high, tuple(samples))
+def _sampled(common: _Common, part: str, samples: Sequence[Sequence[float]]) -> QualityRecord:
+    found = paired(samples)
+    return _one(common, part, found.mean, found.low, found.high, tuple(map(tuple, samples)))
 
 
 def _one(
-    common: _Common, part: str, value: float, low: float | None, high: float | None, samples: tuple[float, ...] = ()
+    common: _Common, part: str, value: float, low: float | None, high: float | None, samples: _Samples = ()
 ) -> QualityRecord:
     metric, higher, variant = common
     return QualityRecord(metric, higher, value, low, high, samples, part, variant)
@@ -250,7 +256,7 @@ def compare_quality(
     """Drift on each metric and slice that both have, the worst first, and what could not be compared.
 
     `allowance` is the loss that is let pass, as a share of the base's figure. The interval of a difference is paired
-    over samples where both have equally many, else both intervals are taken as independent.
+    over samples and seeds where both have equally many, else both intervals are taken as independent.
     """
     if base is None or candidate is None:
         one = base or candidate
@@ -277,9 +283,9 @@ def _drift(ours: QualityRecord, theirs: QualityRecord, allowance: float) -> Qual
     loss = sign * (ours.value - theirs.value)
     low: float | None = None
     high: float | None = None
-    paired = bool(ours.samples) and len(ours.samples) == len(theirs.samples)
-    if paired:
-        found = estimate([sign * (a - b) for a, b in zip(ours.samples, theirs.samples, strict=True)])
+    both = bool(ours.samples and theirs.samples) and _shape(ours.samples) == _shape(theirs.samples)
+    if both:
+        found = paired(sign * (np.asarray(ours.samples) - np.asarray(theirs.samples)))
         loss, low, high = found.mean, found.low, found.high
     elif None not in (ours.low, ours.high, theirs.low, theirs.high):
         # of a loss the upper end takes the better end of ours and the worse end of theirs
@@ -287,8 +293,12 @@ def _drift(ours: QualityRecord, theirs: QualityRecord, allowance: float) -> Qual
         down = _ends(ours, sign)[0] ** 2 + _ends(theirs, sign)[1] ** 2
         low, high = loss - math.sqrt(down), loss + math.sqrt(up)
     return QualityDrift(
-        ours.metric, ours.slice, ours.value, theirs.value, loss, low, high, allowance * abs(ours.value), paired,
+        ours.metric, ours.slice, ours.value, theirs.value, loss, low, high, allowance * abs(ours.value), both,
     )  # fmt: skip
+
+
+def _shape(samples: _Samples) -> tuple[int, int]:
+    return len(samples), len(samples[0])
 
 
 def _ends(record: QualityRecord, sign: float) -> tuple[float, float]:

@@ -11,6 +11,7 @@ from sparsesim._version import __version__
 from sparsesim.quality.lm import HEAD_DIM, Budget, Text, bits_per_byte, load_text, oneshot, train
 from sparsesim.quality.pruners import METHODS, PATTERNS
 from sparsesim.quality.record import DecoderShape, Entry, ModelShape, QualityFile, Scale, Task
+from sparsesim.quality.schedule import SCHEDULES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,7 +21,7 @@ __all__ = ["SCALE", "SCHEDULED", "WIDTHS", "lm_file", "run_lm"]
 WIDTHS = (96, 80, 64, 48, 32)
 TASK = "wikipedia"
 #: (pattern, schedule) that are trained at the largest width
-SCHEDULED = (("2:4", "gradual"), ("2:4", "sr-ste"), ("2:8", "gradual"), ("2:8", "sr-ste"))
+SCHEDULED = tuple((pattern, schedule) for pattern in PATTERNS for schedule in SCHEDULES)
 #: width 96 with 2 layers becomes 3072 with 28, the size of Llama-3.2-3B, and so its vocabulary
 SCALE = Scale(width=32, depth=14, vocab=128256)
 

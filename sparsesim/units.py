@@ -6,7 +6,10 @@ its unit's factor once, when a file is read; nothing downstream knows units othe
 
 from __future__ import annotations
 
-__all__ = ["UNITS", "to_canonical", "units_of"]
+import math
+from typing import Any, TypeGuard
+
+__all__ = ["UNITS", "is_number", "to_canonical", "units_of"]
 
 #: canonical unit -> {accepted unit: factor to the canonical one}
 UNITS: dict[str, dict[str, float]] = {
@@ -43,3 +46,16 @@ def units_of(canonical: str) -> tuple[str, ...]:
 def to_canonical(value: float, unit: str, canonical: str) -> float:
     """`value` in `unit`, expressed in `canonical`; raises KeyError for a unit of another dimension."""
     return value * UNITS[canonical][unit]
+
+
+def is_number(value: Any) -> TypeGuard[int | float]:
+    """Whether a value out of a file is a finite number that a float can hold; true and false are none.
+
+    TOML, JSON and YAML have integers of any length, on which `float` and `math.isfinite` raise.
+    """
+    if type(value) not in (int, float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False

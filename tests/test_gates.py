@@ -209,3 +209,40 @@ def test_faults_of_a_policy_are_named_together(tmp_path, capsys):
     (tmp_path / "policy.toml").write_text(POLICY)
     assert main(["gate", str(tmp_path / "policy.toml"), str(tmp_path / "none.json")]) == 2
     assert "none.json: expected a run's JSON, found No such file or directory" in capsys.readouterr().err
+
+
+HUGE = 10**400  # JSON and TOML have integers of any length
+
+
+@pytest.mark.parametrize("value", [HUGE, -HUGE, True, "1.3", "nan", math.nan, math.inf, None, [1.3], {}, {"mean": "2"}])
+def test_what_is_no_number_in_a_run_leaves_a_gate_undecided(tmp_path, value):
+    (tmp_path / "policy.toml").write_text(POLICY)
+    (tmp_path / "run.json").write_text(json.dumps({"speedup": value, "path": "sparse", "pattern": "2:4"}))
+    assert main(["gate", str(tmp_path / "policy.toml"), str(tmp_path / "run.json"), "--json", str(tmp_path / "o")]) == 3
+    states = [gate["state"] for gate in json.loads((tmp_path / "o").read_text())["gates"]]
+    assert states == ["undecided", "pass"]
+    assert find({"a": value}, "any", path="a") is None
+
+
+def test_a_count_that_no_float_holds_is_no_value():
+    row = {"launches": HUGE, "gemm": {"counters": {"metadata_bytes": 1, "l2_read_bytes": 2}}}
+    assert find({"rows": [row]}, "metadata_overhead") is None
+    gain = {"metric": "output_tokens_per_s", "total": {"mean": 1e6, "low": 1e6, "high": 1e6}}
+    assert find({"gains": [gain]}, "effective_speedup") is None
+
+
+@pytest.mark.parametrize("key", ["min = 1.2", "speedup = 0.1"])
+def test_a_threshold_that_no_float_holds_is_refused(tmp_path, key):
+    with pytest.raises(UserError, match=r"expected a (number|share)"):
+        policy_of(tmp_path, POLICY.replace(key, f"{key.split('=')[0]}= {HUGE}"))
+
+
+@pytest.mark.parametrize("odd", ["\\u0000", "\\u001b", "\\uFFFE", "\\u007f", "]]>&<", "é\\U0001F600"])
+def test_junit_is_well_formed_whatever_the_names(tmp_path, odd):
+    (tmp_path / "policy.toml").write_text(POLICY.replace('"chat"', f'"chat{odd}"').replace('"perf"', f'"perf{odd}"'))
+    (tmp_path / "run.json").write_text(json.dumps({"speedup": 1.0, "path": "sparse", "pattern": "2:4"}))
+    junit = tmp_path / "junit.xml"
+    assert main(["gate", str(tmp_path / "policy.toml"), str(tmp_path / "run.json"), "--junit", str(junit)]) == 1
+    suite = xml.fromstring(junit.read_text(encoding="utf-8"))
+    assert suite.get("name").startswith("chat")
+    assert "owner perf" in suite.find("testcase/failure").text

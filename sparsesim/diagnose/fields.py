@@ -23,7 +23,7 @@ class ConversionFields(_Fields):
 
     op: Text
     bytes: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    launches: Positive = 1
+    launches: Annotated[int, Field(ge=1, le=1 << 20, strict=True)] = 1
 
 
 class ShardFields(_Fields):

@@ -30,6 +30,7 @@ import numpy as np
 
 from sparsesim.errors import Problem, ProblemList, UserError, nearest
 from sparsesim.quality.stats import paired
+from sparsesim.units import is_number
 
 __all__ = ["VARIANT", "QualityDrift", "QualityRecord", "QualityRun", "compare_quality", "read_quality"]
 
@@ -190,10 +191,10 @@ def _records(problems: ProblemList, path: str, table: Any, tasks: Mapping[str, A
     samples = table.get("samples", [])
     if not _is_matrix(samples):
         problems.add(f"{path}.samples", "equally many numbers, at least two, for each seed", samples)
-    elif not samples and not _is_number(table.get("value")):
+    elif not samples and not is_number(table.get("value")):
         problems.add(f"{path}.value", "a number, or samples", table.get("value"))
     for key in ("low", "high"):
-        if key in table and not _is_number(table[key]):
+        if key in table and not is_number(table[key]):
             problems.add(f"{path}.{key}", "a number", table[key])
     if len(problems.lines) > before:
         return []
@@ -241,13 +242,9 @@ def _one(
 
 def _is_matrix(rows: Any) -> bool:
     """Whether `rows` are numbers by seed, equally many of each; no rows are none."""
-    if not isinstance(rows, list) or not all(isinstance(row, list) and all(map(_is_number, row)) for row in rows):
+    if not isinstance(rows, list) or not all(isinstance(row, list) and all(map(is_number, row)) for row in rows):
         return False
     return not rows or (len(rows[0]) > 1 and len({len(row) for row in rows}) == 1)
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
 
 
 def compare_quality(

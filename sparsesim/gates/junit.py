@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from xml.etree import ElementTree as xml
 
 from sparsesim.gates.verdict import FAIL, UNDECIDED, GateReport
 
 __all__ = ["junit_xml"]
+
+#: what XML 1.0 has no way to write, not even as a reference
+_NO_CHARACTER = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def junit_xml(report: GateReport) -> str:
@@ -32,5 +36,13 @@ def junit_xml(report: GateReport) -> str:
             problem.text = f"{text}; rollback: {gate.rollback}"
         else:
             xml.SubElement(case, "system-out").text = text
+    for element in suite.iter():
+        element.attrib = {key: _written(value) for key, value in element.attrib.items()}
+        element.text = element.text and _written(element.text)
     xml.indent(suite)
     return xml.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _written(text: str) -> str:
+    """`text` with U+FFFD for each character that XML does not know: a name may come with one."""
+    return _NO_CHARACTER.sub("\ufffd", text)

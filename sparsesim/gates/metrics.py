@@ -16,6 +16,7 @@ from sparsesim.errors import UserError
 from sparsesim.quality.guardrail import Allowance, Drift, check
 from sparsesim.quality.record import parse_quality
 from sparsesim.quality.stats import Interval
+from sparsesim.units import is_number
 
 __all__ = ["DEFAULT_OF", "METRICS", "Found", "Kind", "find"]
 
@@ -42,15 +43,23 @@ class Found:
     kind: Kind
 
 
-def _exact(value: float, kind: Kind) -> Found:
-    return Found(float(value), float(value), float(value), kind)
+def _number(value: Any) -> float:
+    """A number of a run; TypeError for what is none, as true or "1.2": a gate must not read a value into it."""
+    if not is_number(value):
+        raise TypeError(f"no number: {value!r:.60}")
+    return float(value)
+
+
+def _exact(value: Any, kind: Kind) -> Found:
+    known = _number(value)
+    return Found(known, known, known, kind)
 
 
 def _estimate(data: Document, kind: Kind) -> Found:
     """Of ``{"mean" or "value", "low", "high"}``; without an interval the value alone."""
-    value = float(data["mean"] if "mean" in data else data["value"])
+    value = _number(data["mean"] if "mean" in data else data["value"])
     low, high = data.get("low"), data.get("high")
-    return Found(value, value if low is None else float(low), value if high is None else float(high), kind)
+    return Found(value, value if low is None else _number(low), value if high is None else _number(high), kind)
 
 
 def _sparse(run: Document) -> Document:
@@ -151,6 +160,6 @@ def find(run: Document, metric: str, of: str = DEFAULT_OF, path: str = "") -> Fo
             found = _estimate(value, Kind.EXACT) if isinstance(value, dict) else _exact(value, Kind.EXACT)
         else:
             found = METRICS[metric](run, of)
-    except (LookupError, TypeError, ValueError, StopIteration, ZeroDivisionError, UserError):
+    except (LookupError, TypeError, ValueError, StopIteration, ArithmeticError, UserError):
         return None
     return found if all(map(math.isfinite, (found.value, found.low, found.high))) else None

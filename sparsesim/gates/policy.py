@@ -13,7 +13,6 @@ rollback = "serve the dense i8 checkpoint"
 
 from __future__ import annotations
 
-import math
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 
 from sparsesim.errors import ProblemList, UserError, nearest
 from sparsesim.gates.metrics import DEFAULT_OF, METRICS, Kind
+from sparsesim.units import is_number
 
 __all__ = ["DEFAULT_ERROR", "Gate", "Policy", "load_policy"]
 
@@ -115,10 +115,6 @@ def _keys(problems: ProblemList, path: str, table: dict[str, Any], valid: tuple[
             )
 
 
-def _number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
-
-
 def _errors(problems: ProblemList, table: Any) -> dict[Kind, float]:
     errors = dict(DEFAULT_ERROR)
     if not isinstance(table, dict):
@@ -128,7 +124,7 @@ def _errors(problems: ProblemList, table: Any) -> dict[Kind, float]:
     _keys(problems, "policy.model_error.", table, kinds)
     for kind in DEFAULT_ERROR:
         value = table.get(kind.value, errors[kind])
-        if not _number(value) or not 0.0 <= value < 1.0:
+        if not is_number(value) or not 0.0 <= value < 1.0:
             problems.add(f"policy.model_error.{kind.value}", "a share from 0 to 1", value)
         else:
             errors[kind] = float(value)
@@ -156,7 +152,7 @@ def _gate(problems: ProblemList, path: str, table: Any) -> Gate | None:
     bounds = [key for key in ("min", "max") if key in table]
     if len(bounds) != 1:
         problems.add(path, "either min or max", " and ".join(bounds) or "neither")
-    elif not _number(table[bounds[0]]):
+    elif not is_number(table[bounds[0]]):
         problems.add(f"{path}.{bounds[0]}", "a number", table[bounds[0]])
     if len(problems.lines) > before:
         return None

@@ -7,7 +7,6 @@ A file gives identity fields as plain keys and every parameter as a table
 
 from __future__ import annotations
 
-import math
 import tomllib
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from sparsesim.datafiles import data_dir
 from sparsesim.errors import ProblemList, UserError, nearest, show
 from sparsesim.hardware.spec import STATUSES, TABLE_KEYS, GpuSpec, Provenance, unit_of
-from sparsesim.units import to_canonical, units_of
+from sparsesim.units import is_number, to_canonical, units_of
 
 __all__ = ["gpu_names", "load_gpu", "load_sources", "override"]
 
@@ -138,7 +137,7 @@ def _leaf(raw: Any, path: str, unit: str, problems: ProblemList, file: Path) -> 
         ok = False
     rng = raw.get("range")
     if rng is not None and not (
-        isinstance(rng, list) and len(rng) == 2 and all(_is_number(x) for x in rng) and rng[0] <= rng[1]
+        isinstance(rng, list) and len(rng) == 2 and all(is_number(x) for x in rng) and rng[0] <= rng[1]
     ):
         problems.add(f"{path}.range", "[low, high] with low <= high", rng)
         ok = False
@@ -149,7 +148,7 @@ def _leaf(raw: Any, path: str, unit: str, problems: ProblemList, file: Path) -> 
         pass
     elif isinstance(value, list):
         value = tuple(value)
-    elif _is_number(value):
+    elif is_number(value):
         scaled = to_canonical(value, raw["unit"], unit)
         value = int(scaled) if isinstance(value, int) and float(scaled).is_integer() and unit == "-" else scaled
         if rng is not None:
@@ -169,10 +168,6 @@ def _leaf(raw: Any, path: str, unit: str, problems: ProblemList, file: Path) -> 
         rows=str(raw.get("rows", "")),
         file=file.name,
     )
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _merge_file(
@@ -257,7 +252,7 @@ def _plain(err: ValidationError, where: str, provenance: dict[str, Provenance], 
 
 def _as_written(value: Any, path: str, provenance: dict[str, Provenance]) -> str:
     """`value` as the file gives it: a number that was converted goes back to the file's unit."""
-    if path not in provenance or not _is_number(value) or provenance[path].unit == "-":
+    if path not in provenance or not is_number(value) or provenance[path].unit == "-":
         return show(value)
     section, field = path.split(".")[:2]
     factor = to_canonical(1.0, provenance[path].unit, unit_of(_SECTIONS[section], field))

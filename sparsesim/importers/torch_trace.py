@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, cast
 from sparsesim.errors import Problem, UserError
 from sparsesim.importers.aten_ops import FREE, PRODUCTS, Shape, UnknownSize, aten_flops, aten_name, aten_products
 from sparsesim.importers.imported import Draft, Imported, clean, tensor_core_dtype
+from sparsesim.units import is_number
 from sparsesim.workload.files import open_bytes
 
 __all__ = ["import_torch_trace"]
@@ -180,7 +181,7 @@ def _op(draft: Draft, number: int, event: dict[str, Any], args: dict[str, Any]) 
     place = f"traceEvents[{number}]"
     good = True
     for key in ("ts", "dur"):
-        if type(event.get(key)) not in (int, float) or not math.isfinite(event[key]):
+        if not is_number(event.get(key)):
             draft.problem(f"{place}.{key}", "a time in microseconds", event.get(key))
             good = False
     name = event.get("name")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsesim.errors import UserError
+from sparsesim.units import is_number
 
 __all__ = [
     "PROGRAMS",
@@ -186,7 +186,7 @@ def parse_readings(name: str, text: str) -> Readings:
             raise UserError(f"{name}: expected a JSON object on each line, found {line[:60]!r}")
         if "device" in item:
             device = item
-        elif isinstance(item.get("value"), int | float) and math.isfinite(item["value"]) and item["value"] > 0:
+        elif is_number(item.get("value")) and item["value"] > 0:
             values[str(item["name"])] = (float(item["value"]), str(item["unit"]))
         else:
             raise UserError(f"{name}: expected readings above 0, found {line[:60]!r}")

@@ -7,7 +7,6 @@ A hardware value without ``unit`` is in the parameter's canonical unit; ``unit =
 
 from __future__ import annotations
 
-import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from sparsesim.protocol import Protocol
 from sparsesim.sparsity import Pattern
 from sparsesim.stacks import get_stack
 from sparsesim.sweep.parameters import FACTOR, is_count, sections, unit, value_at
-from sparsesim.units import to_canonical, units_of
+from sparsesim.units import is_number, to_canonical, units_of
 from sparsesim.workload import DTYPES
 
 __all__ = ["DESIGNS", "MAX_POINTS", "Axis", "Budget", "SweepSpec", "read_spec"]
@@ -174,10 +173,6 @@ def _parse(path: Path) -> dict[str, Any]:
     return document
 
 
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
 class _Reader:
     """Checks one document; every problem is collected before any is raised."""
 
@@ -280,7 +275,7 @@ class _Reader:
         return 1.0 if given == FACTOR else to_canonical(1.0, given, canonical)
 
     def _scaled(self, name: str, value: Any, factor: float) -> Any:
-        if not _number(value) or name in SETTINGS or (factor == 1.0 and isinstance(value, int) and is_count(name)):
+        if not is_number(value) or name in SETTINGS or (factor == 1.0 and isinstance(value, int) and is_count(name)):
             return value
         return float(value) * factor
 
@@ -329,11 +324,11 @@ class _Reader:
         step, scale = table.get("step", 1 if whole else 0), table.get("scale", "linear")
         if name in SETTINGS and not whole:
             self.problems.add(where, "values: it is no number", "a range")
-        elif not (_number(low) and _number(high)) or low >= high:  # type: ignore[operator]
+        elif not (is_number(low) and is_number(high)) or low >= high:
             self.problems.add(where, "numbers low < high", {"low": low, "high": high})
-        elif scale not in ("linear", "log") or (scale == "log" and low <= 0):  # type: ignore[operator]
+        elif scale not in ("linear", "log") or (scale == "log" and low <= 0):
             self.problems.add(f"{where}.scale", "linear, or log of a range above 0", scale)
-        elif not _number(step) or step < 0 or (whole and step < 1):
+        elif not is_number(step) or step < 0 or (whole and step < 1):
             self.problems.add(f"{where}.step", "a distance between values", step)
         steps = table.get("steps", 0)
         if kind == "grid" and not self.search:
@@ -405,7 +400,7 @@ class _Reader:
     def _check_value(self, where: str, name: str, value: Any) -> None:
         kind = SETTINGS.get(name)
         if kind is None:
-            if self.units.get(name) == FACTOR and (not _number(value) or value <= 0):
+            if self.units.get(name) == FACTOR and (not is_number(value) or value <= 0):
                 self.problems.add(where, "a factor above 0", value)
             elif not isinstance(value, int | float | str | bool | list):
                 self.problems.add(where, "a value", value)
@@ -474,9 +469,9 @@ class _Reader:
             if path in SETTINGS or not self._known(where, path):
                 continue
             self._on_all(f"{where}.{path}", path, bases)
-            if not _number(weight) or weight <= 0:
+            if not is_number(weight) or weight <= 0:
                 self.problems.add(f"{where}.{path}", "a weight above 0", weight)
-        return {path: float(weight) for path, weight in flat.items() if _number(weight)}
+        return {path: float(weight) for path, weight in flat.items() if is_number(weight)}
 
     def _proxies(self, bases: Mapping[str, GpuSpec]) -> dict[str, dict[str, float]]:
         found = {}
@@ -516,9 +511,9 @@ class _Reader:
                 continue
             self._keys(where, table, _BUDGET)
             limit = table.get("limit")
-            if not _number(limit) or limit <= 0:  # type: ignore[operator]
+            if not is_number(limit) or limit <= 0:
                 self.problems.add(f"{where}.limit", "a number above 0", limit)
                 limit = 1.0
-            budgets.append(Budget(self._weights(f"{where}.parameters", table.get("parameters"), bases), float(limit)))  # type: ignore[arg-type]
+            budgets.append(Budget(self._weights(f"{where}.parameters", table.get("parameters"), bases), float(limit)))
         self.problems.raise_if_any()
         return tuple(budgets)

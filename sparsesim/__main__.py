@@ -85,8 +85,13 @@ def _closed_pipe() -> int:
 def _report(lines: Iterable[str]) -> int:
     """Print each line as an error on stderr, and return the status of a user's mistake."""
     for line in lines:
-        print(f"error: {line}", file=sys.stderr)
+        print(f"error: {''.join(map(_shown, line))}", file=sys.stderr)
     return USER_ERROR
+
+
+def _shown(letter: str) -> str:
+    """A line break, an escape or a change of direction out of a file stays inside the message's one line."""
+    return letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii")
 
 
 if __name__ == "__main__":

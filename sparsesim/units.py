@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any, TypeGuard
 
-__all__ = ["UNITS", "is_number", "to_canonical", "units_of"]
+__all__ = ["LARGEST_FIGURE", "UNITS", "is_figure", "is_number", "to_canonical", "units_of"]
 
 #: canonical unit -> {accepted unit: factor to the canonical one}
 UNITS: dict[str, dict[str, float]] = {
@@ -59,3 +59,12 @@ def is_number(value: Any) -> TypeGuard[int | float]:
         return math.isfinite(value)
     except OverflowError:
         return False
+
+
+#: no measured figure is beyond it, and sums of squares of what is not are finite
+LARGEST_FIGURE = 1e100
+
+
+def is_figure(value: Any) -> TypeGuard[int | float]:
+    """Whether a value out of a file is a number that can be squared and summed with others."""
+    return is_number(value) and abs(value) <= LARGEST_FIGURE

@@ -30,7 +30,7 @@ import numpy as np
 
 from sparsesim.errors import Problem, ProblemList, UserError, nearest
 from sparsesim.quality.stats import paired
-from sparsesim.units import is_number
+from sparsesim.units import is_figure
 
 __all__ = ["VARIANT", "QualityDrift", "QualityRecord", "QualityRun", "compare_quality", "read_quality"]
 
@@ -40,6 +40,7 @@ FORMAT = "sparsesim quality 1"
 #: (seeds, samples)
 _Samples = tuple[tuple[float, ...], ...]
 _KEYS = ("metric", "better", "value", "low", "high", "samples", "task", *VARIANT)
+_TASK_KEYS = ("slices", "unit")
 WHOLE = "all"
 
 
@@ -145,6 +146,9 @@ def read_quality(path: str | Path, variant: Mapping[str, str] | None = None) -> 
     if not isinstance(tasks, dict) or not all(isinstance(task, dict) for task in tasks.values()):
         problems.add("tasks", "a table of tasks", tasks)
         tasks = {}
+    for name, task in tasks.items():
+        _check_task(problems, f"tasks.{name}", task)
+    problems.raise_if_any()
     records: list[QualityRecord] = []
     for i, table in enumerate(tables):
         records += _records(problems, f"entries[{i}]", table, tasks)
@@ -171,6 +175,18 @@ def _text(variant: Sequence[tuple[str, str]]) -> str:
     return ", ".join(f"{key} {value}" for key, value in variant) or "(unnamed)"
 
 
+def _check_task(problems: ProblemList, path: str, task: Mapping[str, Any]) -> None:
+    """A typo in ``unit`` would narrow an interval in silence."""
+    slices = task.get("slices", [])
+    if not isinstance(slices, list) or not all(isinstance(name, str) for name in slices):
+        problems.add(f"{path}.slices", "the name of each sample's slice", slices)
+    if task.get("unit", "sample") not in ("sample", "slice"):
+        problems.add(f"{path}.unit", "sample or slice", task["unit"])
+    for key in task:
+        if key not in _TASK_KEYS:
+            problems.add(f"{path}.{key}", f"one of {', '.join(_TASK_KEYS)}", key)
+
+
 def _records(problems: ProblemList, path: str, table: Any, tasks: Mapping[str, Any]) -> list[QualityRecord]:
     """An entry, and the slices of its task: one record each."""
     before = len(problems.lines)
@@ -191,10 +207,10 @@ def _records(problems: ProblemList, path: str, table: Any, tasks: Mapping[str, A
     samples = table.get("samples", [])
     if not _is_matrix(samples):
         problems.add(f"{path}.samples", "equally many numbers, at least two, for each seed", samples)
-    elif not samples and not is_number(table.get("value")):
+    elif not samples and not is_figure(table.get("value")):
         problems.add(f"{path}.value", "a number, or samples", table.get("value"))
     for key in ("low", "high"):
-        if key in table and not is_number(table[key]):
+        if key in table and not is_figure(table[key]):
             problems.add(f"{path}.{key}", "a number", table[key])
     if len(problems.lines) > before:
         return []
@@ -242,7 +258,7 @@ def _one(
 
 def _is_matrix(rows: Any) -> bool:
     """Whether `rows` are numbers by seed, equally many of each; no rows are none."""
-    if not isinstance(rows, list) or not all(isinstance(row, list) and all(map(is_number, row)) for row in rows):
+    if not isinstance(rows, list) or not all(isinstance(row, list) and all(map(is_figure, row)) for row in rows):
         return False
     return not rows or (len(rows[0]) > 1 and len({len(row) for row in rows}) == 1)
 

@@ -38,6 +38,7 @@ from sparsesim.diagnose.quality import QualityRun, read_quality
 from sparsesim.diagnose.run import Conversion, Run
 from sparsesim.errors import Problem, UserError
 from sparsesim.hardware import GpuSpec, load_gpu
+from sparsesim.lowering import POLICIES
 from sparsesim.profile_check import read_profiles
 from sparsesim.profiles import detect_profile
 from sparsesim.protocol import Protocol
@@ -46,6 +47,7 @@ from sparsesim.results_workload import SCHEMA
 from sparsesim.scenarios.paths import Assignment, apply, hardware_values, parse_assignment
 from sparsesim.scenarios.scenario import build_scenario
 from sparsesim.stacks import get_stack
+from sparsesim.units import is_number
 from sparsesim.workload import Gemm, Workload
 from sparsesim.workload.ops import GEMM_FIELDS, GemmError, issue_line
 from sparsesim.workload.write import toml_table, toml_value
@@ -56,6 +58,8 @@ WRONG_AXIS = "pruned along m, so not N:M along k"
 RAN_DENSE = "ran dense in the profile"
 #: relative difference of a recorded time that the same inputs may give in another version
 SAME = 1e-6
+#: settings that the JSON of one GEMM does not have
+DEFAULTS: dict[str, Any] = {"streams": 1, "graph": False, "repeats": 1}
 
 
 def is_pair(path: str | Path) -> bool:
@@ -297,6 +301,9 @@ def _from_result(path: Path, hardware: Iterable[str | Path]) -> Run:
         times = (document["time_us"], document["dense_time_us"]) if single else (
             document["makespan_us"], document["dense_makespan_us"]
         )  # fmt: skip
+        settings = {name: document.get(name, value) for name, value in DEFAULTS.items()}
+        settings["baseline"] = rows[0]["gemm"]["baseline"]
+        _check_result(settings, times, where)
         return Run(
             label=path.stem,
             gpu=gpu,
@@ -304,15 +311,29 @@ def _from_result(path: Path, hardware: Iterable[str | Path]) -> Run:
             workload=Workload(str(document.get("workload", "gemm")), "", where, ops),
             stack=get_stack(document["stack"]),
             protocol=Protocol.parse(document["timing"], document["l2"], clock),
-            baseline=rows[0]["gemm"]["baseline"],
-            streams=document.get("streams", 1),
-            graph=document.get("graph", False),
-            repeats=document.get("repeats", 1),
+            **settings,
             recorded=(float(times[0]), float(times[1])),
         )
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         found = f"{type(error).__name__}: {error}"
         raise UserError(Problem.line(where, "", "the fields that `sparsesim simulate --json` writes", found)) from None
+
+
+def _check_result(settings: Mapping[str, Any], times: Sequence[Any], where: str) -> None:
+    """Settings and recorded times of a result; raises UserError with every problem."""
+    lines = []
+    if settings["baseline"] not in POLICIES:
+        lines.append(Problem.line(where, "baseline", f"one of {', '.join(POLICIES)}", settings["baseline"]))
+    if type(settings["graph"]) is not bool:
+        lines.append(Problem.line(where, "graph", "true or false", settings["graph"]))
+    for name in ("streams", "repeats"):
+        if type(settings[name]) is not int or settings[name] < 1:
+            lines.append(Problem.line(where, name, "an integer of at least 1", settings[name]))
+    for name, value in zip(("time", "dense time"), times, strict=True):
+        if not is_number(value) or value <= 0.0:
+            lines.append(Problem.line(where, name, "a positive number of µs", value))
+    if lines:
+        raise UserError(lines)
 
 
 def _op_of_row(row: Mapping[str, Any]) -> Gemm:

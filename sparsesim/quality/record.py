@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from sparsesim.errors import Problem, UserError, nearest
 from sparsesim.quality.stats import LEVEL, Interval, from_halves, paired
 from sparsesim.sparsity import Pattern
+from sparsesim.units import LARGEST_FIGURE
 
 __all__ = ["DecoderShape", "Entry", "GemmShape", "ModelShape", "QualityFile", "Scale", "Task", "read_quality"]
 
@@ -26,6 +27,9 @@ FORMAT = "sparsesim quality 1"
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
+
+
+Figure = Annotated[float, Field(ge=-LARGEST_FIGURE, le=LARGEST_FIGURE)]
 
 
 class GemmShape(_Strict):
@@ -101,10 +105,10 @@ class Entry(_Strict):
     task: str = "task"
     metric: str = Field(min_length=1)
     better: Literal["higher", "lower"]
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    samples: tuple[tuple[float, ...], ...] | None = None
+    value: Figure | None = None
+    low: Figure | None = None
+    high: Figure | None = None
+    samples: tuple[tuple[Figure, ...], ...] | None = None
 
     @field_validator("pattern")
     @classmethod

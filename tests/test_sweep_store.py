@@ -244,6 +244,41 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "sparsesim", *arguments], capture_output=True, text=True)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "COPY results TO '{folder}/copy.csv'",
+        "ATTACH '{folder}/other.db' AS other",
+        "CREATE TABLE t AS SELECT 1",
+        "SELECT 1; SELECT 2",
+        "SELECT 1; COPY results TO '{folder}/copy.csv'",
+        "EXPLAIN ANALYZE COPY results TO '{folder}/copy.csv'",
+        "INSTALL httpfs",
+        "SET threads = 2",
+        "",
+        "-- nothing",
+    ],
+)
+def test_a_question_that_is_no_single_query_is_refused(made, tmp_path, text):
+    before = {path: path.read_bytes() for path in made.iterdir() if path.is_file()}
+    with pytest.raises(ss.UserError, match="SQL: expected one query that returns rows and writes nothing, found "):
+        sql(open_store(made), text.format(folder=tmp_path))
+    assert list(tmp_path.iterdir()) == []
+    assert {path: path.read_bytes() for path in made.iterdir() if path.is_file()} == before
+
+
+def test_a_query_reads_the_store_and_no_other_file(made, tmp_path):
+    secret = tmp_path / "secret.csv"
+    secret.write_text("word\nsecret\n", encoding="utf-8")
+    reader = open_store(made)
+    for source in (f"read_csv('{secret}')", f"read_text('{secret}')", f"'{secret}'", f"glob('{tmp_path}/*')"):
+        with pytest.raises(ss.UserError, match="Permission Error|does not exist"):
+            sql(reader, f"SELECT * FROM {source}")
+    with pytest.raises(ss.UserError, match="reader"):  # a variable of the program is no table either
+        sql(reader, "SELECT * FROM reader")
+    assert sql(reader, "WITH r AS (FROM results) SELECT count(*) FROM r").num_rows == 1
+
+
 def test_a_question_loads_no_simulator(made):
     """Neither does the help: start-up stays short."""
     for arguments in (["--help"], ["query", str(made)]):

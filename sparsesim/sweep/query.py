@@ -21,16 +21,23 @@ QUANTILES = 5
 
 
 def connect(reader: StoreReader) -> duckdb.DuckDBPyConnection:
-    """A DuckDB connection with the view ``results``: every point of the store, finished parts and journal."""
+    """A DuckDB connection with the view ``results``: every point of the store, finished parts and journal.
+
+    It opens no file but the store's parts, loads no extension, and no statement can change that: a query may come from
+    elsewhere.
+    """
     import duckdb
 
-    connection = duckdb.connect(config={"threads": 1})
+    connection = duckdb.connect(config={"threads": 1, "python_enable_replacements": False})
     connection.register("journal", reader.journal_table())
     source = "SELECT * FROM journal"
     if reader.parts:
         files = ", ".join("'" + str(path).replace("'", "''") + "'" for path in reader.parts)
         source = f"SELECT * FROM read_parquet([{files}]) UNION ALL BY NAME {source}"
+        connection.execute(f"SET allowed_paths = [{files}]")
     connection.execute(f"CREATE VIEW results AS {source}")
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
     return connection
 
 
@@ -40,10 +47,11 @@ def sql(reader: StoreReader, text: str) -> pyarrow.Table:
 
     with connect(reader) as connection:
         try:
-            relation = connection.sql(text)
-            if relation is None:
-                raise UserError("SQL: expected a query that returns rows, found none")
-            return relation.to_arrow_table()
+            kinds = [statement.type for statement in connection.extract_statements(text)]
+            if kinds != [duckdb.StatementType.SELECT]:  # COPY, ATTACH and the like write, also over the store's parts
+                found = " and ".join(kind.name for kind in kinds) or "none"
+                raise UserError(f"SQL: expected one query that returns rows and writes nothing, found {found}")
+            return connection.sql(text).to_arrow_table()
         except duckdb.Error as err:
             raise UserError(
                 f"SQL: expected a query over the table results, found: {' '.join(str(err).split())}"

@@ -246,6 +246,9 @@ GEMM_OF_K = "[fixed]\ngpu = 'rtx4090'\nm = 1\nn = 1\n[axes]\n"
         ("a.toml", "[fixed]\ngpu = 'rtx4090'\n[axes]\nm = [64]", "m, n and k"),
         ("a.toml", "[fixed]\nm = 1\nn = 1\n[axes]\nk = [64]", "a GPU"),
         ("a.toml", GEMM_OF_K + "k = {low = 1, high = 3000000, steps = 2000001}", "axes.k.steps"),
+        ("a.toml", GEMM_OF_K + "k = [64]\nl2.bytes = [nan]", "axes.l2.bytes: expected a finite number, found nan"),
+        ("a.yaml", "fixed: {gpu: rtx4090, m: 1, n: 1, k: 1}\naxes: {dram.latency: [.inf]}", "a finite number"),
+        ("a.toml", GEMM_OF_K + f"k = [64]\nl2.bytes = [1{'0' * 400}]", "axes.l2.bytes: expected a finite number"),
         ("a.toml", GEMM_OF_K + "k = [1]\n'cluster.multicast' = {values = [2], unit = 'x'}", None),
     ],
 )

@@ -272,7 +272,7 @@ def test_a_query_reads_the_store_and_no_other_file(made, tmp_path):
     secret.write_text("word\nsecret\n", encoding="utf-8")
     reader = open_store(made)
     for source in (f"read_csv('{secret}')", f"read_text('{secret}')", f"'{secret}'", f"glob('{tmp_path}/*')"):
-        with pytest.raises(ss.UserError, match="Permission Error|does not exist"):
+        with pytest.raises(ss.UserError, match=r"Permission Error|does not exist"):
             sql(reader, f"SELECT * FROM {source}")
     with pytest.raises(ss.UserError, match="reader"):  # a variable of the program is no table either
         sql(reader, "SELECT * FROM reader")

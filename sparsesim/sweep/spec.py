@@ -402,6 +402,8 @@ class _Reader:
         if kind is None:
             if self.units.get(name) == FACTOR and (not is_number(value) or value <= 0):
                 self.problems.add(where, "a factor above 0", value)
+            elif isinstance(value, int | float) and not isinstance(value, bool) and not is_number(value):
+                self.problems.add(where, "a finite number", value)
             elif not isinstance(value, int | float | str | bool | list):
                 self.problems.add(where, "a value", value)
             return

@@ -569,3 +569,10 @@ def test_validate_files_through_the_api(folder):
     assert seen[-1] == (4, 4)
     with pytest.raises(sparsesim.UserError, match="at least one CSV file"):
         sparsesim.validate_files([])
+
+
+def test_help_says_what_a_timing_and_the_explorers_gpu_are(run):
+    assert "power limit has settled" in " ".join(run("gemm", "--help")[1].replace("│", " ").split())
+    shown = " ".join(run("explore", "--help")[1].replace("│", " ").split())
+    assert "Packaged GPU to begin with" in shown
+    assert "path to a .toml" not in shown

@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from sparsesim.hardware import load_gpu
+from sparsesim.hardware.audit import findings
+
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 PAGES = (README, *sorted((ROOT / "docs").glob("*.md")))
@@ -120,3 +123,13 @@ def test_readme_lists_the_core_dependencies():
 
 def test_ci_runs_make_test():
     assert "make test" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
+def test_readme_hardware_file_loads_without_findings(tmp_path: Path) -> None:
+    text = README.read_text(encoding="utf-8")
+    [block] = [block for block in re.findall(r"```toml\n(.*?)```", text, re.DOTALL) if "extends" in block]
+    file = tmp_path / "h100_meta2.toml"
+    file.write_text(block, encoding="utf-8")
+    gpu, base = load_gpu(file), load_gpu("h100_pcie")
+    assert gpu.metadata.bits_factor == base.metadata.bits_factor / 2
+    assert findings(gpu) == []

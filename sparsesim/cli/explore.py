@@ -16,6 +16,9 @@ __all__ = ["register"]
 
 EXAMPLE = "Example: sparsesim explore --gpu h100_pcie --measured timings.csv"
 
+PackagedGpu = Annotated[
+    str | None, typer.Option("--gpu", metavar="GPU", help="Packaged GPU to begin with (see `sparsesim gpus`).")
+]
 Port = Annotated[int, opt.integer("--port", "Port; 0 takes a free one.")]
 Host = Annotated[
     str, typer.Option("--host", metavar="HOST", help="Address to listen on; any but loopback lets others in.")
@@ -31,7 +34,7 @@ def register(app: typer.Typer) -> None:
 
 
 def explore(
-    gpu: opt.OptionalGpu = None,
+    gpu: PackagedGpu = None,
     measured: Measured = None,
     port: Port = 8765,
     host: Host = "127.0.0.1",

@@ -97,7 +97,8 @@ Timing = Annotated[
     typer.Option(
         "--timing",
         metavar="WORD",
-        help="What a time includes: kernel (device only), graph, stream (with launch gap), event or host.",
+        help="What a time includes: kernel (device only, in a model that runs on: the power limit has settled), graph, "
+        "stream (with launch gap), event or host (short loops, which a board may run above its limit).",
     ),
 ]
 L2 = Annotated[

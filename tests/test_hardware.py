@@ -283,6 +283,20 @@ graph_gap = { value = 1, unit = "us", source = "DERIVED", status = "fitted", row
     assert findings(no_origin)[0] == "mine: clock.boost: expected a value, found none"
 
 
+def test_a_rated_clock_above_the_highest_is_a_finding(tmp_path: Path) -> None:
+    clock = 'max = { value = 1.3, unit = "GHz", source = "my bench", status = "measured" }'
+    path = write(tmp_path, f'extends = "a100_pcie_80gb"\nname = "mine"\n[clock]\n{clock}\n')
+    (line,) = findings(load_gpu(path))
+    assert line.startswith("mine: clock.boost: expected at most clock.max")
+    assert "found 1.41e+09 Hz" in line
+
+
+def test_a_file_that_lacks_most_fields_is_told_of_extends(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        load_gpu(write(tmp_path, 'name = "mine"\n'))
+    assert "extends: expected for a variant" in caught.value.problems[-1]
+
+
 # ---------------------------------------------------------------- files of the user
 
 

@@ -370,7 +370,8 @@ def show_sensitivities(result: Sensitivities, top: int) -> None:
         )
     show_table(f"Elasticity d ln / d ln parameter, step {percent(result.step, 0)}", grid)
     rest = sum(row.largest < 5e-4 for row in result.rows)
-    say(f"\n{len(result.rows)} parameters stepped, {rest} without effect; {len(result.skipped)} have no relative step")
+    stepped = f"{len(result.rows)} parameter{'s' * (len(result.rows) != 1)} stepped"
+    say(f"\n{stepped}, {rest} without effect; {len(result.skipped)} have no relative step")
 
 
 def show_breakeven(result: BreakEven) -> None:

@@ -108,12 +108,16 @@ def assumed_or_fitted(gpu: GpuSpec) -> list[AuditRow]:
 
 
 def findings(gpu: GpuSpec) -> list[str]:
-    """What is wrong with the provenance of `gpu`, one line each; empty for a clean description.
+    """What is wrong with the clocks and the provenance of `gpu`, one line each; empty for a clean description.
 
     A line is *file: path: expected …, found …*, as for errors of reading, but none of these keeps the
     file from loading.
     """
     lines = []
+    if gpu.clock.boost > gpu.clock.max:  # a rated clock that the chip cannot run at: one of the two is mistyped
+        lines.append(
+            f"{gpu.name}: clock.boost: expected at most clock.max ({gpu.clock.max:g} Hz), found {gpu.clock.boost:g} Hz"
+        )
     for row in audit(gpu):
         where = f"{row.file or gpu.name}: {row.path}"
         if row.value is None:

@@ -281,7 +281,10 @@ def load_gpu(name: str | Path) -> GpuSpec:
     try:
         gpu = GpuSpec(**values, provenance=provenance, library_target=target)
     except ValidationError as err:
-        raise UserError(lines + _plain(err, str(path), provenance, lines)) from None
+        lines += _plain(err, str(path), provenance, lines)
+        if len(chain) == 1 and sum(line.endswith("expected a value, found none") for line in lines) > 1:
+            lines.append(f"{path}: extends: expected for a variant, as in extends = {gpu_names()[0]!r}, found none")
+        raise UserError(lines) from None
     if lines:
         raise UserError(lines)
     return gpu

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparsesim.__main__ import main
+from sparsesim.diagnose.owners import load_owners
 from sparsesim.errors import UserError
 from sparsesim.gates import judge, load_policy
 from sparsesim.gates.metrics import METRICS, find
@@ -246,3 +247,10 @@ def test_junit_is_well_formed_whatever_the_names(tmp_path, odd):
     suite = xml.fromstring(junit.read_text(encoding="utf-8"))
     assert suite.get("name").startswith("chat")
     assert "owner perf" in suite.find("testcase/failure").text
+
+
+def test_a_byte_order_mark_is_no_part_of_what_users_write(tmp_path):
+    assert policy_of(tmp_path, "\ufeff" + POLICY) == policy_of(tmp_path)
+    owners = tmp_path / "OWNERS"
+    owners.write_text("\ufeff* @all\n", encoding="utf-8")
+    assert load_owners(owners).of(["mechanism:dram"]) == "@all"

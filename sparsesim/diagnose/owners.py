@@ -59,7 +59,7 @@ def load_owners(path: str | Path) -> Owners:
     """
     where = str(path)
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
         raise UserError(f"{where}: expected an owners file, found {error.strerror}") from None
     except UnicodeDecodeError:

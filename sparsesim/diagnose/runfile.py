@@ -130,7 +130,7 @@ def with_quality(run: Run, path: str | Path | None) -> Run:
 
 def _toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UserError(f"{path}: expected a run file, found {error.strerror}") from None
     except (ValueError, RecursionError) as error:

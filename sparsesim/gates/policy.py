@@ -81,7 +81,7 @@ def load_policy(path: str | Path) -> Policy:
     """
     where = str(path)
     try:
-        document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        document = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UserError(f"{where}: expected a policy file, found {error.strerror}") from None
     except (ValueError, RecursionError) as error:

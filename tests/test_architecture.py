@@ -16,6 +16,7 @@ LAYERS = (
     "errors",
     "units",
     "wording",
+    "textfiles",
     "datafiles",
     "processes",
     "sparsity",

@@ -295,6 +295,9 @@ def test_a_file_that_lacks_most_fields_is_told_of_extends(tmp_path: Path) -> Non
     with pytest.raises(UserError) as caught:
         load_gpu(write(tmp_path, 'name = "mine"\n'))
     assert "extends: expected for a variant" in caught.value.problems[-1]
+    with pytest.raises(UserError) as caught:  # a variant that lacks a field has nothing to be told of it
+        load_gpu(write(tmp_path, VARIANT + "[clock]\nnonsense = 1\n"))
+    assert not any("expected for a variant" in line for line in caught.value.problems)
 
 
 # ---------------------------------------------------------------- files of the user

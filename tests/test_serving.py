@@ -74,6 +74,8 @@ def test_a_model_from_a_config_file(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
     assert get_served_model(path).linears() == get_served_model("Llama3.2-1B").linears()
+    path.write_text(json.dumps(config), encoding="utf-8-sig")  # a byte-order mark is no part of the text
+    assert get_served_model(path).linears() == get_served_model("Llama3.2-1B").linears()
     path.write_text(json.dumps({**config, "hidden_size": "wide", "vocab_size": None}))
     with pytest.raises(UserError) as caught:
         get_served_model(path)

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from sparsesim.errors import ProblemList, UserError
+from sparsesim.errors import ProblemList
+from sparsesim.textfiles import read_text
 
 __all__ = ["NOBODY", "Owners", "load_owners"]
 
@@ -58,12 +59,7 @@ def load_owners(path: str | Path) -> Owners:
         No such file, lines without an owner, or prefixes that mean nothing: every problem.
     """
     where = str(path)
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise UserError(f"{where}: expected an owners file, found {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{where}: expected UTF-8 text, found other bytes") from None
+    text = read_text(Path(path), "an owners file")
     problems = ProblemList(where)
     rules: list[tuple[str, str]] = []
     for number, line in enumerate(text.splitlines(), 1):

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import json
 import os
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -47,6 +46,7 @@ from sparsesim.results_workload import SCHEMA
 from sparsesim.scenarios.paths import Assignment, apply, hardware_values, parse_assignment
 from sparsesim.scenarios.scenario import build_scenario
 from sparsesim.stacks import get_stack
+from sparsesim.textfiles import read_toml
 from sparsesim.units import is_number
 from sparsesim.workload import Gemm, Workload
 from sparsesim.workload.ops import GEMM_FIELDS, GemmError, issue_line
@@ -57,6 +57,8 @@ __all__ = ["is_pair", "read_pair", "read_run", "run_lines", "with_quality"]
 WRONG_AXIS = "pruned along m, so not N:M along k"
 RAN_DENSE = "ran dense in the profile"
 #: relative difference of a recorded time that the same inputs may give in another version
+#: what the reader of a file expects
+RUN_FILE = "a run file"
 SAME = 1e-6
 #: settings that the JSON of one GEMM does not have
 DEFAULTS: dict[str, Any] = {"streams": 1, "graph": False, "repeats": 1}
@@ -67,14 +69,14 @@ def is_pair(path: str | Path) -> bool:
     path = Path(path)
     if path.suffix != ".toml" or not path.is_file():
         return False
-    document = _toml(path)
+    document = read_toml(path, RUN_FILE)
     return "base" in document and "candidate" in document
 
 
 def read_pair(path: str | Path) -> tuple[Run, Run]:
     """Both runs of a pair file; raises UserError with every problem."""
     path = Path(path)
-    document = _toml(path)
+    document = read_toml(path, RUN_FILE)
     lines: list[str] = []
     runs: list[Run] = []
     extra = [key for key in document if key not in ("base", "candidate")]
@@ -113,7 +115,7 @@ def read_run(
     if not path.is_file():
         raise UserError(f"{path}: expected a run, found {'a folder' if path.is_dir() else 'no such file'}")
     if path.suffix == ".toml":
-        run = _from_fields(check_fields(_toml(path), str(path)), path, path.stem)
+        run = _from_fields(check_fields(read_toml(path, RUN_FILE), str(path)), path, path.stem)
     elif detect_profile(path) is not None:
         run = _from_profile(path, gpu)
     elif path.suffix == ".csv":
@@ -126,15 +128,6 @@ def read_run(
 def with_quality(run: Run, path: str | Path | None) -> Run:
     """`run` with the figures of a quality file instead of its own, if one is given."""
     return run if path is None else replace(run, quality=read_quality(path))
-
-
-def _toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise UserError(f"{path}: expected a run file, found {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: expected valid TOML, found an error: {error}") from None
 
 
 # --- run files ---

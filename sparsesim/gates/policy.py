@@ -13,13 +13,13 @@ rollback = "serve the dense i8 checkpoint"
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparsesim.errors import ProblemList, UserError, nearest
+from sparsesim.errors import ProblemList, nearest
 from sparsesim.gates.metrics import DEFAULT_OF, METRICS, Kind
+from sparsesim.textfiles import read_toml
 from sparsesim.units import is_number
 
 __all__ = ["DEFAULT_ERROR", "Gate", "Policy", "load_policy"]
@@ -80,12 +80,7 @@ def load_policy(path: str | Path) -> Policy:
         Missing file, bad TOML, unknown keys or metrics, gates without owner, rollback or threshold: every problem.
     """
     where = str(path)
-    try:
-        document = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise UserError(f"{where}: expected a policy file, found {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{where}: expected valid TOML, found an error: {error}") from None
+    document = read_toml(Path(path), "a policy file")
     problems = ProblemList(where)
     _keys(problems, "", document, ("policy", "gates"))
     head = document.get("policy", {})

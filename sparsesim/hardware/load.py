@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from sparsesim.datafiles import data_dir
 from sparsesim.errors import ProblemList, UserError, nearest, show
 from sparsesim.hardware.spec import STATUSES, TABLE_KEYS, GpuSpec, Provenance, unit_of
+from sparsesim.textfiles import parse_toml, read_text
 from sparsesim.units import is_number, to_canonical, units_of
 
 __all__ = ["gpu_names", "load_gpu", "load_sources", "override"]
@@ -74,18 +75,10 @@ def _is_file(path: Path) -> bool:
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as err:
-        raise UserError(f"{path}: expected UTF-8 text, found byte {err.start} that is not") from None
-    except OSError as err:
-        raise UserError(f"{path}: expected a readable file, found {err.strerror or err}") from None
+    text = read_text(path, "a readable file")
     if not text.strip():
         raise UserError(f"{path}: expected a hardware description, found an empty file")
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as err:
-        raise UserError(f"{path}: expected valid TOML, found an error: {err}") from None
+    return parse_toml(text, path)
 
 
 def _chain(path: Path) -> list[tuple[Path, dict[str, Any]]]:
@@ -282,7 +275,7 @@ def load_gpu(name: str | Path) -> GpuSpec:
         gpu = GpuSpec(**values, provenance=provenance, library_target=target)
     except ValidationError as err:
         lines += _plain(err, str(path), provenance, lines)
-        if len(chain) == 1 and sum(line.endswith("expected a value, found none") for line in lines) > 1:
+        if len(chain) == 1 and sum(item["type"] == "missing" for item in err.errors()) > 1:
             lines.append(f"{path}: extends: expected for a variant, as in extends = {gpu_names()[0]!r}, found none")
         raise UserError(lines) from None
     if lines:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from sparsesim import textfiles
 from sparsesim.errors import UserError
 
 __all__ = ["Table", "number", "read_table", "read_text", "seconds"]
@@ -32,14 +33,9 @@ class Table:
 
 def read_text(path: Path) -> str:
     """The text of a profile; raises UserError if it is none, or larger than 1 GiB."""
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise UserError(f"{path}: expected a profile of at most {MAX_BYTES >> 20} MiB, found a larger file")
-        return path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as err:
-        raise UserError(f"{path}: expected UTF-8 text, found byte {err.start} that is not") from None
-    except OSError as err:
-        raise UserError(f"{path}: expected a readable file, found {err.strerror or err}") from None
+    if path.is_file() and path.stat().st_size > MAX_BYTES:
+        raise UserError(f"{path}: expected a profile of at most {MAX_BYTES >> 20} MiB, found a larger file")
+    return textfiles.read_text(path, "a readable file")
 
 
 def read_table(path: Path, columns: Iterable[str], text: str | None = None) -> Table:

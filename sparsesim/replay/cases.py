@@ -6,13 +6,13 @@ whole model. Every problem of a file is one line, *file: case: field: expected â
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from sparsesim.errors import Problem, UserError, show
+from sparsesim.textfiles import parse_toml, read_text
 
 __all__ = ["LEVELS", "LOSSES", "Case", "Expectation", "load_cases"]
 
@@ -159,17 +159,9 @@ def _read(path: Path) -> Any:
     suffix = path.suffix.lower()
     if suffix not in (".toml", ".yaml", ".yml"):
         raise UserError(f"{path}: expected cases in .yaml, .yml or .toml, found {suffix or 'no ending'}")
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as err:
-        raise UserError(f"{path}: expected a readable file of cases, found {err.strerror or err}") from None
-    except UnicodeDecodeError as err:
-        raise UserError(f"{path}: expected UTF-8 text, found byte {err.start} that is not") from None
+    text = read_text(path, "a readable file of cases")
     if suffix == ".toml":
-        try:
-            return tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as err:
-            raise UserError(f"{path}: expected valid TOML, found an error: {err}") from None
+        return parse_toml(text, path)
     try:
         import yaml
     except ImportError:

@@ -139,7 +139,7 @@ def _plain(name: str) -> str:
 def _from_config(path: Path) -> ServedModel:
     """Read a Hugging Face ``config.json``."""
     try:
-        config = json.loads(path.read_text(encoding="utf-8-sig"))
+        config = json.loads(path.read_bytes())
     except OSError as error:
         raise UserError(f"{path}: expected a config.json, found {error.strerror}") from None
     except (ValueError, RecursionError) as error:

@@ -5,7 +5,6 @@ A stack is named ``NAME``, ``NAME@VERSION`` or either with ``:TREATMENT`` behind
 
 from __future__ import annotations
 
-import tomllib
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,6 +17,7 @@ from sparsesim.stacks.conditions import Condition, Sizes, Strict
 from sparsesim.stacks.facts import Setting
 from sparsesim.stacks.rules import TREATMENTS, Asks, Behaviour, Rule, Stack
 from sparsesim.stacks.versions import parse_version, satisfies
+from sparsesim.textfiles import read_toml
 from sparsesim.workload import DTYPES
 
 __all__ = ["CODES", "StackFile", "get_stack", "load_stack", "stack_files", "stack_names"]
@@ -197,14 +197,7 @@ def load_stack(path: Path) -> StackFile:
     UserError
         No such file, no TOML, or anything that the schema does not know: every problem, one line each.
     """
-    try:
-        data = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
-    except OSError as err:
-        raise UserError(f"{path}: expected a readable rule file, found {err.strerror or err}") from None
-    except UnicodeDecodeError as err:
-        raise UserError(f"{path}: expected UTF-8 text, found byte {err.start} that is not") from None
-    except tomllib.TOMLDecodeError as err:
-        raise UserError(f"{path}: expected valid TOML, found an error: {err}") from None
+    data = read_toml(path, "a readable rule file")
     try:
         return StackFile(**data)
     except ValidationError as err:

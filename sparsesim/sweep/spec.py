@@ -7,7 +7,6 @@ A hardware value without ``unit`` is in the parameter's canonical unit; ``unit =
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from sparsesim.protocol import Protocol
 from sparsesim.sparsity import Pattern
 from sparsesim.stacks import get_stack
 from sparsesim.sweep.parameters import FACTOR, is_count, sections, unit, value_at
+from sparsesim.textfiles import parse_toml, read_text
 from sparsesim.units import is_number, to_canonical, units_of
 from sparsesim.workload import DTYPES
 
@@ -151,17 +151,9 @@ def _parse(path: Path) -> dict[str, Any]:
     suffix = path.suffix.lower()
     if suffix not in (".toml", ".yaml", ".yml"):
         raise UserError(f"{path}: expected a sweep file ending in .toml, .yaml or .yml, found {suffix or 'no ending'}")
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as err:
-        raise UserError(f"{path}: expected a readable sweep file, found: {err.strerror or err}") from None
-    except UnicodeDecodeError as err:
-        raise UserError(f"{path}: expected UTF-8 text, found byte {err.start} that is not") from None
+    text = read_text(path, "a readable sweep file")
     if suffix == ".toml":
-        try:
-            return tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as err:
-            raise UserError(f"{path}: expected valid TOML, found an error: {err}") from None
+        return parse_toml(text, path)
     import yaml
 
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["amount", "percent", "show_time"]
+__all__ = ["amount", "counted", "percent", "show_time"]
 
 
 def show_time(us: float) -> str:
@@ -26,3 +26,8 @@ def amount(value: float | None, unit: str) -> str:
         if value >= factor:
             return f"{value / factor:.4g} {prefix}{unit}"
     return f"{value:.4g} {unit}"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things, whose plural takes an s: ``"1 row"``, ``"2 rows"``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

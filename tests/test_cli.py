@@ -242,6 +242,8 @@ def test_check_exits_with_1_if_there_are_findings(run, folder):
     status, out, _ = run("check", folder / "findings.toml")
     assert status == 1
     assert "sm.count: expected a note" in out
+    assert out.endswith("\n1 GPU, 1 finding\n")
+    assert run("check", "rtx4090", "t4")[1].endswith("\n2 GPUs, no findings\n")
     assert json.loads(run("check", folder / "findings.toml", "--json", "-")[1])["findings"] == 1
 
 

@@ -11,6 +11,7 @@ import typer
 from sparsesim.cli import options as opt
 from sparsesim.cli.output import JsonTarget, add_row, progress, say, show_table, table
 from sparsesim.errors import UserError
+from sparsesim.wording import counted
 
 if TYPE_CHECKING:
     from sparsesim.calibrate import Calibration
@@ -179,7 +180,7 @@ def show(result: Calibration) -> None:
     say("\nmale of the fitted rows, round by round: " + ", ".join(f"{value:.4f}" for value in result.history))
     count = len(result.contradictions)
     if count:
-        say(f"{count} row{'' if count == 1 else 's'} not fitted: slower than a larger shape of the same file")
+        say(f"{counted(count, 'row')} not fitted: slower than a larger shape of the same file")
         for text in (f"  {d['row']}: {d['time_us']:g} µs, {d['larger']}: {d['larger_us']:g} µs"
                      for d in (item.to_dict() for item in result.contradictions[:NAMED])):  # fmt: skip
             say(text)

@@ -11,6 +11,7 @@ import typer
 
 from sparsesim.cli import options as opt
 from sparsesim.cli.output import JsonTarget, add_row, say, show_table, table
+from sparsesim.wording import counted
 
 if TYPE_CHECKING:
     from sparsesim.hardware import GpuSpec
@@ -113,8 +114,7 @@ def show(audits: dict[str, list[AuditRow]], found: dict[str, list[str]]) -> None
     for line in dict.fromkeys(line for lines in found.values() for line in lines):
         say(f"finding: {line}")
     total = sum(map(len, found.values()))
-    gpus = "1 GPU" if len(audits) == 1 else f"{len(audits)} GPUs"
-    say(f"{gpus}, {total or 'no'} finding{'' if total == 1 else 's'}")
+    say(f"{counted(len(audits), 'GPU')}, {counted(total, 'finding') if total else 'no findings'}")
 
 
 def _cells(row: AuditRow) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ import typer
 from sparsesim.cli import options as opt
 from sparsesim.cli.output import JsonTarget, add_row, progress, say, show_table, show_time, table
 from sparsesim.errors import UserError
+from sparsesim.wording import counted
 
 if TYPE_CHECKING:
     from sparsesim.measure import Case, SessionReport
@@ -166,8 +167,7 @@ def _now() -> str:
 def unfinished(report: SessionReport) -> str:
     kept = report.count("measured", "kept")
     return (
-        f"measure: {report.stopped}; {kept} row{'' if kept == 1 else 's'} kept in {report.path} "
-        "(the same command goes on from there)"
+        f"measure: {report.stopped}; {counted(kept, 'row')} kept in {report.path} (the same command goes on from there)"
     )
 
 

@@ -10,6 +10,7 @@ import typer
 from sparsesim.cli import options as opt
 from sparsesim.cli.output import JsonTarget, add_row, say, show_table, table
 from sparsesim.errors import Problem, UserError
+from sparsesim.wording import counted
 
 if TYPE_CHECKING:
     import pyarrow
@@ -119,7 +120,7 @@ def _show(reader: StoreReader, found: pyarrow.Table, data: list[dict[str, Any]],
     for row in data[:most]:
         add_row(grid, *(_text(row[name]) for name in names))
     state = "" if reader.is_complete else ", unfinished"
-    show_table(f"{reader.manifest['name']}: {len(data)} row{'' if len(data) == 1 else 's'}{state}", grid)
+    show_table(f"{reader.manifest['name']}: {counted(len(data), 'row')}{state}", grid)
     if len(data) > most:
         say(f"and {len(data) - most} more (--rows, --json)")
 

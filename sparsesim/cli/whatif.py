@@ -20,6 +20,7 @@ from sparsesim.cli.output import (
     table,
 )
 from sparsesim.errors import Problem, UserError
+from sparsesim.wording import counted
 
 if TYPE_CHECKING:
     from sparsesim.scenarios import BreakEven, ExpansionCheck, Outcome, PatternTable, Scenario, Sensitivities, WhatIf
@@ -370,8 +371,8 @@ def show_sensitivities(result: Sensitivities, top: int) -> None:
         )
     show_table(f"Elasticity d ln / d ln parameter, step {percent(result.step, 0)}", grid)
     rest = sum(row.largest < 5e-4 for row in result.rows)
-    stepped = f"{len(result.rows)} parameter{'s' * (len(result.rows) != 1)} stepped"
-    say(f"\n{stepped}, {rest} without effect; {len(result.skipped)} have no relative step")
+    stepped = counted(len(result.rows), "parameter")
+    say(f"\n{stepped} stepped, {rest} without effect; {len(result.skipped)} have no relative step")
 
 
 def show_breakeven(result: BreakEven) -> None:

@@ -24,13 +24,6 @@ PAGES = {
 }
 SLIDER = '[id="s-l2.bytes"]'
 STEPS = 12
-TIMEOUT_MS = 60_000
-
-
-def answered(page: object) -> int:
-    """Milliseconds from the change to the last panel, as the page itself says."""
-    page.wait_for_selector("html[data-updated-ms]", state="attached", timeout=TIMEOUT_MS)  # type: ignore[attr-defined]
-    return int(page.get_attribute("html", "data-updated-ms"))  # type: ignore[attr-defined]
 
 
 def main() -> None:
@@ -40,20 +33,22 @@ def main() -> None:
         try:
             assert server.stdout is not None
             text = ""
-            while not text.rstrip().endswith("}"):
-                text += server.stdout.readline()
+            for line in server.stdout:  # a server that ends early ends this loop, too
+                text += line
+                if line == "}\n":
+                    break
             address = json.loads(text)["address"]
             with browser.visit(chromium, address) as seen:  # the first answer of a server loads the compiled loop
-                answered(seen.page)
+                browser.answered(seen.page)
             print(f"{'page':<42}{'first':>8}{'least':>8}{'median':>8}{'largest':>8}  [ms]")
             for name, fields in PAGES.items():
                 with browser.visit(chromium, f"{address}?{urlencode(fields)}") as seen:
-                    first = answered(seen.page)
+                    first = browser.answered(seen.page)
                     seen.page.focus(SLIDER)
                     steps = []
                     for _ in range(STEPS):  # ever on: no state comes twice, so that no answer is a kept one
                         seen.page.keyboard.press("ArrowRight")
-                        steps.append(answered(seen.page))
+                        steps.append(browser.answered(seen.page))
                 print(f"{name:<42}{first:>8}{min(steps):>8}{statistics.median(steps):>8.0f}{max(steps):>8}")
         finally:
             server.terminate()

@@ -25,6 +25,8 @@ FLAGS = (
     "--disable-component-update", "--no-first-run",
 )  # fmt: skip
 INSTALL_SECONDS = 300
+#: milliseconds that a page may take on a busy machine
+SLOW = 60_000
 
 
 class NoBrowserError(RuntimeError):
@@ -115,3 +117,9 @@ def visit(browser: Any, address: str, width: int = 1280, height: int = 900, **co
         yield seen
     finally:
         opened.close()
+
+
+def answered(page: Any) -> int:
+    """Wait until every panel of the explorer has an answer; the milliseconds that the page says it took."""
+    page.wait_for_selector("html[data-updated-ms]", state="attached", timeout=SLOW)
+    return int(page.get_attribute("html", "data-updated-ms"))

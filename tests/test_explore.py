@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import pytest
+from browser import SLOW, answered
 
 from sparsesim import api
 from sparsesim.__main__ import main
@@ -32,7 +33,6 @@ from sparsesim.scenarios.breakeven import SIDES, TOKENS
 
 #: a small op, so that every answer takes milliseconds
 SMALL = {"m": "1024", "n": "256", "k": "1024"}
-SLOW = 60_000
 #: the measured rows that the project carries
 ROWS = Path(__file__).parent / "data" / "accuracy_rows.csv"
 
@@ -295,12 +295,6 @@ def test_a_port_in_use_is_named(port, capsys):
 
 def page_of(port: int, **fields: Any) -> str:
     return f"http://127.0.0.1:{port}/?{urlencode(fields, doseq=True)}"
-
-
-def answered(page: Any) -> int:
-    """Wait until every panel has an answer; the milliseconds that the page says it took."""
-    page.wait_for_selector("html[data-updated-ms]", state="attached", timeout=SLOW)
-    return int(page.get_attribute("html", "data-updated-ms"))
 
 
 def exact(page: Any) -> None:

@@ -132,6 +132,17 @@ def test_a_bad_change_is_one_clear_line(scenario: Scenario, text: str, message: 
     assert message in caught.value.problems[0]
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_what_one_change_breaks_another_may_mend(scenario: Scenario, order: int) -> None:
+    """An SM with less shared memory, and a CTA that takes no more of it: neither board is possible alone."""
+    texts = ("smem.bytes=120KiB", "smem.max_per_cta=110KiB", "l2.bytes*=2", "l2.bytes*=2")[::order]
+    gpu = changed(scenario, *texts).gpu
+    assert (gpu.smem.bytes, gpu.smem.max_per_cta, gpu.l2.bytes) == (120 * 2**10, 110 * 2**10, 160 * 2**20)
+    assert ss.whatif(GPU, texts, **SMALL).changed.gpu == gpu
+    with pytest.raises(UserError, match=r"smem.max_per_cta: expected at most smem.bytes"):
+        changed(scenario, *[text for text in texts if "smem.bytes" in text])
+
+
 def test_every_problem_is_reported_at_once() -> None:
     with pytest.raises(UserError) as caught:
         ss.whatif(GPU, ["l2.byts=1MiB", "m=0"], **SMALL)

@@ -190,13 +190,16 @@ def _changed(base: Scenario, sets: list[str]) -> Scenario:
             if not slider.low - tiny <= new <= slider.high + tiny:
                 bounds = f"{slider.low:.6g} to {slider.high:.6g} {slider.unit}".removesuffix(" -")
                 raise UserError(Problem.line("set", change.path, bounds, f"{new:.6g}"))
-            apply(base, [change])  # what the description itself refuses, such as half an SM
             changes.append(change)
         except UserError as error:
             lines += error.problems
+    try:
+        changed = apply(base, changes)  # what the description itself refuses, such as half an SM
+    except UserError as error:
+        lines += error.problems
     if lines:
         raise UserError(lines)
-    return apply(base, changes)
+    return changed
 
 
 def slider_of(gpu: GpuSpec, path: str, unit: str | None = None) -> Slider:

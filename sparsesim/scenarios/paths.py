@@ -178,15 +178,30 @@ def parse_quantity(text: str, unit: str, where: str) -> float:
 def apply(scenario: Scenario, changes: Iterable[Assignment], where: str = "set") -> Scenario:
     """`scenario` with all `changes`: first another GPU, then another part of a workload file, then in order.
 
+    The board is checked with all of its changes made: what one alone would break, another may mend.
+
     Raises
     ------
     UserError
-        Paths that do not exist, values that cannot be read, and values outside what is plausible.
+        Paths that do not exist, values that cannot be read, and values outside what is plausible: every problem.
     """
     first = {"gpu": 0, "tokens": 1, "phase": 1}
+    edits: dict[str, Any] = {}
+    lines: list[str] = []
     for change in sorted(changes, key=lambda item: first.get(item.path, 2)):
-        scenario = _apply(scenario, change, where)
-    return scenario
+        try:
+            mine = _of_table(hardware_values(scenario.gpu), change.path)
+            if mine:
+                # a later change starts from what the earlier ones gave
+                now = {path: (edits.get(path, value), unit) for path, (value, unit) in mine.items()}
+                edits.update(_gpu_edits(now, change, f"{where}: {change.path}"))
+            else:
+                scenario = _apply(scenario, change, where)
+        except UserError as error:
+            lines += error.problems
+    if lines:
+        raise UserError(lines)
+    return replace(scenario, gpu=override(scenario.gpu, edits)) if edits else scenario
 
 
 # --- one change ---
@@ -217,19 +232,22 @@ def _apply(scenario: Scenario, change: Assignment, where: str) -> Scenario:
         return replace(scenario, **{name: new})  # type: ignore[arg-type]
     if path in GEMM_INTEGERS or path in GEMM_TEXTS:
         return _with_ops(scenario, [_changed_op(op, path, change, at) for op in scenario.workload.ops])
-    if path.startswith("ops."):
-        name, _, field = path.removeprefix("ops.").rpartition(".")
-        ops = [_changed_op(op, field, change, at) if op.name == name else op for op in scenario.workload.ops]
-        return _with_ops(scenario, ops)
-    return replace(scenario, gpu=_changed_gpu(scenario.gpu, change, at))
+    name, _, field = path.removeprefix("ops.").rpartition(".")
+    ops = [_changed_op(op, field, change, at) if op.name == name else op for op in scenario.workload.ops]
+    return _with_ops(scenario, ops)
 
 
-def _changed_gpu(gpu: GpuSpec, change: Assignment, at: str) -> GpuSpec:
-    values = hardware_values(gpu)
-    if change.path in values:
-        mine = {change.path: values[change.path]}
-    else:  # a whole table
-        mine = {path: value for path, value in values.items() if path.startswith(f"{change.path}.")}
+def _of_table(values: dict[str, tuple[Any, str]], path: str) -> dict[str, tuple[Any, str]]:
+    """The hardware parameters that `path` means: itself, or all entries of a table; none where it is no such path."""
+    if path in values:
+        return {path: values[path]}
+    if path.count(".") != 1:
+        return {}
+    return {name: value for name, value in values.items() if name.startswith(f"{path}.")}
+
+
+def _gpu_edits(mine: dict[str, tuple[Any, str]], change: Assignment, at: str) -> dict[str, Any]:
+    """The new values of the parameters in `mine`, of which each is (value, unit)."""
     edits: dict[str, Any] = {}
     for path, (value, unit) in mine.items():
         if isinstance(value, bool):
@@ -241,7 +259,7 @@ def _changed_gpu(gpu: GpuSpec, change: Assignment, at: str) -> GpuSpec:
         else:
             number = _number(change, value, unit, at)
             edits[path] = int(number) if isinstance(value, int) and number.is_integer() else number
-    return override(gpu, edits)
+    return edits
 
 
 def _changed_op(op: Gemm, field: str, change: Assignment, at: str) -> Gemm:

@@ -179,9 +179,12 @@ def what_if(
     for text in changes:
         try:
             parsed.append(parse_assignment(text))
-            changed = apply(changed, parsed[-1:])
         except UserError as error:
             lines += error.problems
+    try:
+        changed = apply(base, parsed)
+    except UserError as error:
+        lines += error.problems
     axes: list[Axis] = []
     if len(vary) > MAX_AXES:
         lines.append(Problem.line("vary", "", f"at most {MAX_AXES} parameters", len(vary)))
@@ -200,7 +203,6 @@ def what_if(
     labels = list(itertools.product(*(axis.labels for axis in axes))) if axes else []
     # the changes and the axes together, so that another GPU or part of a workload comes first in any case
     scenarios = [apply(base, [*parsed, *combination], "vary") for combination in combinations]
-    changed = apply(base, parsed)
     outcomes = run_scenarios([base, changed, *scenarios], progress, jobs)
     points = tuple(Point(label, outcome) for label, outcome in zip(labels, outcomes[2:], strict=True))
     return WhatIf(base, changed, tuple(parsed), tuple(axes), outcomes[0], outcomes[1], points)

@@ -26,7 +26,7 @@ from sparsesim.errors import UserError
 from sparsesim.hardware import load_gpu, override
 from sparsesim.protocol import Protocol
 from sparsesim.results import config_hash
-from sparsesim.stacks import get_stack
+from sparsesim.stacks import Setting, get_stack
 from sparsesim.stacks.rules import Rule
 from sparsesim.workload import Gemm, Workload
 
@@ -85,6 +85,8 @@ def sharded(size: int) -> Run:
 
 
 SLOW = override(A100, {"dram.bytes_per_s": 0.3e12})
+#: a stack whose host makes a plan on each call, unless it keeps them
+PLANNED = replace(STREAM, stack=get_stack("torch-cusparselt@2.6"))
 #: the weight's bytes are the time
 NARROW = replace(BASE, gpu=SLOW, workload=Workload("w", "", "", (Gemm("narrow", 4096, 16, 2048, pattern="2:4"),)))
 BIG = replace(BASE, workload=Workload("big", "", "", (Gemm("big", 8192, 1024, 8192, pattern="2:4"),)))
@@ -126,6 +128,9 @@ CASES = {
     ),
     "host calls slower": Planted(
         board({"launch.host_call": 60e-6}, STREAM), "launch.host_call", base=STREAM
+    ),
+    "plans made on every call": Planted(
+        PLANNED, "stack", base=replace(PLANNED, stack=PLANNED.stack.under(Setting(flags=frozenset({"plan-cache"}))))
     ),
     "CUDA graph given up": Planted(
         replace(STREAM, gpu=override(A100, {"launch.host_call": 60e-6})), "graph",

@@ -13,12 +13,13 @@ import pytest
 from sparsesim.__main__ import main
 from sparsesim.diagnose import Evaluator, Run, Settings, diagnose, is_pair, read_pair, read_run
 from sparsesim.diagnose.changes import find_changes
-from sparsesim.diagnose.page import page, write_folder
+from sparsesim.diagnose.page import noted, page, write_folder
 from sparsesim.diagnose.quality import compare_quality, read_quality
-from sparsesim.diagnose.runfile import run_lines
+from sparsesim.diagnose.runlines import run_lines
 from sparsesim.errors import UserError
 from sparsesim.hardware import load_gpu, override
-from sparsesim.stacks import get_stack
+from sparsesim.stacks import get_stack, stack_files
+from sparsesim.stacks.rules import Rule
 from sparsesim.workload import Gemm, Workload
 
 EVALUATOR = Evaluator()
@@ -102,6 +103,68 @@ def test_what_is_written_reads_back_as_the_same_run(tmp_path):
     assert [find_changes(run, each) for each in read_pair(pair)] == [[], []]
 
 
+def rule_file(path):
+    """cuSPARSELt under another name, which refuses shapes below m = 2048."""
+    rule = (
+        '[[rules]]\ncode = "shape-alignment"\ntext = "m is large"\nsource = "planted"\nwhen = { most = { m = 2047 } }\n'
+    )
+    source = next(file for file in stack_files() if file.stem == "cusparselt").read_text()
+    source = source.replace('name = "cusparselt"', 'name = "mine"')
+    return write(path, source.replace("[[rules]]", f"{rule}\n[[rules]]", 1))
+
+
+ODD = RUN.replace("k = 4096", "k = 4100")
+LARGE = RUN.replace("m = 4096", "m = 28672").replace("n = 256", "n = 1024").replace("k = 1024", "k = 4096")
+PLANS = 'stack = "torch-cusparselt@2.6"\n'
+KEPT = 'setting = { flags = ["plan-cache"], caller = "torchao", caller_version = "0.8", layout = "TN" }\n'
+#: run files: what of a run a file of the diagnosis has to carry
+CARRIED = {
+    "two parameters of which neither can change alone": (
+        RUN, 'set = ["smem.bytes=120KiB", "smem.max_per_cta=110KiB"]\n' + RUN
+    ),
+    "the policy of the stack": (LARGE, 'set = ["stack.policy=heuristic"]\n' + LARGE),
+    "a rule that is lifted": ('set = ["stack.rules-=shape-alignment"]\n' + ODD, ODD),
+    "circumstances of the calls": (PLANS + KEPT + 'timing = "host"\n' + RUN, PLANS + 'timing = "host"\n' + RUN),
+    "a rule file, with a treatment": ('stack = "cusparselt"\n' + RUN, 'stack = "mine.toml:dense"\n' + RUN),
+    "a board of another architecture": (
+        RUN, RUN.replace("a100_pcie_80gb", "rtx4090").replace("n = 256", "n = 250")
+    ),
+    "heuristics of a sister board": (
+        RUN.replace("a100_pcie_80gb", "a100_sxm4_80gb"), 'set = ["power.limit=150W"]\n' + RUN.replace("= 256", "= 255")
+    ),
+    "heuristics that a run names": (RUN, 'tuned_for = "rtx4090"\n' + RUN.replace("n = 256", "n = 250")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CARRIED)
+def test_slice_and_fixes_give_the_runs_again_from_their_files(tmp_path, name):
+    (tmp_path / "in").mkdir()
+    rule_file(tmp_path / "in" / "mine.toml")
+    texts = CARRIED[name]
+    runs = [read_run(write(tmp_path / "in" / f"{i}.toml", text)) for i, text in enumerate(texts)]
+    found = noted(quick(*runs))
+    assert not [note for note in found.notes if "lost" in note]
+    write_folder(found, tmp_path / "out")
+    wanted = {f"fix-{i}.toml": (runs[0], fix.run) for i, fix in enumerate(found.fixes, 1)}
+    if found.slice is not None:
+        wanted["slice.toml"] = (found.slice.base, found.slice.candidate)
+    assert wanted
+    for file, pair in wanted.items():
+        for run, again in zip(pair, read_pair(tmp_path / "out" / file), strict=True):
+            assert find_changes(run, again) == [], file
+            assert EVALUATOR.outcome(again).ln == EVALUATOR.outcome(run).ln, file
+
+
+def test_what_no_file_can_say_is_named_in_a_note():
+    base = Run("base", load_gpu("a100_pcie_80gb"), "a100_pcie_80gb", Workload("w", "", "", (
+        Gemm("up", 4096, 256, 1024, pattern="2:4"),)), get_stack("cusparselt"))  # fmt: skip
+    rule = Rule("minimum-size", "m is large", "planted", lambda op, _, __: "too small" if op.m < 8192 else None)
+    run = replace(base, stack=replace(base.stack, rules=(rule, *base.stack.rules)))
+    found = noted(quick(base, run))
+    assert found.first.id == "stack"
+    assert [note.partition(";")[0] for note in found.notes] == ["slice.toml, candidate does not give the run again"]
+
+
 def test_a_hardware_file_beside_the_run_is_found_from_elsewhere(tmp_path):
     (tmp_path / "in").mkdir()
     text = 'extends = "a100_pcie_80gb"\nname = "mine"\ntitle = "Mine"\n[sm]\n'
@@ -127,6 +190,10 @@ BAD = {
     RUN.replace("m = 4096", "m = 0"): ["gemms[0].m: expected a positive integer, found 0"],
     RUN + '[[conversions]]\nop = "x"\nbytes = 1\n': ["conversions.op"],
     RUN + '[quality]\nmethod = "x"\n': ["quality.file"],
+    'setting = { flags = ["plan-cach"], layout = "XX", flag = 1 }\n' + RUN: [
+        "setting.flags: expected one of", "did you mean 'plan-cache'", "setting.layout", "setting.flag: expected a key"
+    ],
+    'tuned_for = "h100"\nset = ["l2.byts=3"]\n' + RUN: ["tuned_for: ", "did you mean 'h100_sxm5'", "l2.byts"],
     "gpu = ": ["expected valid TOML"],
 }  # fmt: skip
 

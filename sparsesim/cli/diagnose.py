@@ -85,12 +85,13 @@ def diagnose(
     known = load_owners(owners) if owners is not None else None
     with progress("counterfactuals") as report:
         found = compare(*pair, known, settings, progress=report)
-    data = found.to_dict()
     files: dict[str, str] = {}
     if out is not None:
-        from sparsesim.diagnose.page import write_folder
+        from sparsesim.diagnose.page import noted, write_folder
 
-        files = write_folder(found, Path(out), data)
+        found = noted(found)
+        files = write_folder(found, Path(out))
+    data = found.to_dict()
     if target.write({**data, "files": files}):
         show(found, files, out or "")
     if exit_status and found.decision.exit_status:

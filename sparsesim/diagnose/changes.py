@@ -200,14 +200,17 @@ def _fields(base: Run, candidate: Run) -> list[Change]:
         else:
             same = before == after
         if not same:
-            what = f"{name}: {before} → {after}" if before != after else f"{name} {before}: other rules or policy"
+            what = (
+                f"{name}: {before} → {after}" if before != after else f"{name} {before}: other rules, policy or setting"
+            )
             found.append(Change(name, kind, what, str(before), str(after), ((name,),)))
     return found
 
 
 def _stack_key(stack: Stack) -> tuple[object, ...]:
-    """Equal for stacks that decide alike, whether or not they are one object."""
-    return stack.name, stack.policy, tuple((rule.code, rule.text, rule.source) for rule in stack.rules)
+    """Equal for stacks that decide alike and whose calls do the same, whether or not they are one object."""
+    rules = tuple((rule.code, rule.text, rule.source) for rule in stack.rules)
+    return stack.name, stack.policy, rules, stack.setting, stack.behaviour
 
 
 def _protocol(base: Run, candidate: Run) -> list[Change]:
@@ -364,9 +367,15 @@ def apply(base: Run, candidate: Run, changes: Iterable[Change]) -> Run:
     run = replace(base, label="counterfactual", measured=(), kernels=(), recorded=None, notes=())
     if "gpu" in kinds:
         run = replace(run, gpu=_gpu(base.gpu, candidate.gpu, kinds["gpu"]))
+    if BOARD in facets:
+        run = replace(run, gpu_source=candidate.gpu_source, tuned_source=candidate.tuned_source)
+    elif TUNING in facets:
+        run = replace(run, tuned_source=candidate.tuned_source or candidate.gpu_source)
     for name in _RUN_FIELDS:
         if name in kinds:
             run = replace(run, **{name: getattr(candidate, name)})
+    if "stack" in kinds:
+        run = replace(run, stack_source=candidate.stack_source)
     words = {facet[1]: getattr(candidate.protocol, facet[1]) for facet in kinds.get("protocol", ())}
     if words:
         run = replace(run, protocol=replace(run.protocol, **words))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from sparsesim.errors import UserError, nearest, show
+from sparsesim.stacks import FLAGS
 
-__all__ = ["ConversionFields", "RunFields", "ShardFields", "check_fields"]
+__all__ = ["ConversionFields", "RunFields", "SettingFields", "ShardFields", "check_fields"]
 
 Positive = Annotated[int, Field(ge=1, strict=True)]
 Text = Annotated[str, Field(min_length=1, strict=True)]
@@ -33,12 +34,32 @@ class ShardFields(_Fields):
     rows: tuple[Text, ...] = ()
 
 
+class SettingFields(_Fields):
+    """Circumstances of the stack's calls, see `sparsesim.stacks.Setting`; the version is part of the stack's name."""
+
+    caller: Text = ""
+    caller_version: Text = ""
+    flags: tuple[Text, ...] = ()
+    layout: Literal["", "TN", "NN", "NT", "TT"] = ""
+    weight: Text = ""
+
+    @field_validator("flags")
+    @classmethod
+    def _known(cls, flags: tuple[str, ...]) -> tuple[str, ...]:
+        for flag in flags:
+            if flag not in FLAGS:
+                raise ValueError(f"one of {', '.join(FLAGS)}, not {flag!r}{nearest(flag, FLAGS)}")
+        return flags
+
+
 class RunFields(_Fields):
     """A run file, as `runfile` documents it."""
 
     name: Text | None = None
     gpu: Text
+    tuned_for: Text | None = None
     stack: Text | None = None
+    setting: SettingFields | None = None
     baseline: Annotated[str, Field(pattern="^(heuristic|search)$")] | None = None
     workload: Text | None = None
     gemms: tuple[dict[str, Any], ...] = ()
@@ -78,7 +99,9 @@ def check_fields(document: Any, where: str) -> RunFields:
             elif item["type"] == "missing":
                 lines.append(f"{where}: {path}: expected a value, found none")
             else:
-                expected = item["msg"].removeprefix("Input should be ").removeprefix("String should ")
+                expected = item["msg"]
+                for prefix in ("Value error, ", "Input should be ", "String should "):
+                    expected = expected.removeprefix(prefix)
                 lines.append(f"{where}: {path}: expected {expected}, found {show(item['input'])}")
     if found is not None:
         if bool(found.gemms) == (found.workload is not None):

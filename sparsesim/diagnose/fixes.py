@@ -276,7 +276,7 @@ def _sparse_stack(setting: _Setting) -> list[Fix]:
     return _forward(
         setting, f"stack {stack.name}", f"Serve with {stack.title}",
         "another library: numerics and memory layout of the weights differ", f"serve with {run.stack.name} again",
-        replace(run, stack=stack), (*FALLBACK, "change:stack", "kind:software"),
+        replace(run, stack=stack, stack_source=""), (*FALLBACK, "change:stack", "kind:software"),
     )  # fmt: skip
 
 

@@ -6,19 +6,20 @@ import json
 import math
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sparsesim._version import __version__
 from sparsesim.diagnose.diagnosis import Diagnosis, OpPair, validation
 from sparsesim.diagnose.mechanism import meaning_of
-from sparsesim.diagnose.run import EFFECTS
-from sparsesim.diagnose.runfile import run_lines
+from sparsesim.diagnose.run import EFFECTS, Run
+from sparsesim.diagnose.runlines import not_written, run_lines
 from sparsesim.errors import Problem, UserError
 from sparsesim.workload import Workload
 from sparsesim.workload.write import workload_lines, write_lines
 
-__all__ = ["page", "write_folder"]
+__all__ = ["noted", "page", "write_folder"]
 
 #: mechanisms that a page shows, and the least share [ln]
 SHOWN, LEAST = 6, 0.002
@@ -38,7 +39,18 @@ def page(diagnosis: Diagnosis, kind: str, folder: str = "") -> str:
     return environment.get_template(f"decision.{kind}.j2").render(context(diagnosis, folder))
 
 
-def write_folder(diagnosis: Diagnosis, folder: Path, data: dict[str, Any] | None = None) -> dict[str, str]:
+def noted(diagnosis: Diagnosis) -> Diagnosis:
+    """`diagnosis` with a note on each run that its files cannot reproduce: rules or heuristics that no file has."""
+    runs: dict[str, Run] = {}
+    if diagnosis.slice is not None:
+        runs = {"slice.toml, base": diagnosis.slice.base, "slice.toml, candidate": diagnosis.slice.candidate}
+    runs |= {f"fix-{number}.toml": fix.run for number, fix in enumerate(diagnosis.fixes, 1)}
+    lost = {where: not_written(run) for where, run in runs.items()}
+    notes = [f"{where} does not give the run again; lost: {'; '.join(what)}" for where, what in lost.items() if what]
+    return replace(diagnosis, notes=(*diagnosis.notes, *notes))
+
+
+def write_folder(diagnosis: Diagnosis, folder: Path) -> dict[str, str]:
     """Write page, JSON, slice and fixes into `folder`, each in one step; returns what → path.
 
     Raises
@@ -76,7 +88,7 @@ def write_folder(diagnosis: Diagnosis, folder: Path, data: dict[str, Any] | None
     write("markdown", "decision.md", page(diagnosis, "md", str(folder)).splitlines())
     write("html", "decision.html", page(diagnosis, "html", str(folder)).splitlines())
     files["json"] = str(folder / "diagnosis.json")
-    document = {**(data or diagnosis.to_dict()), "files": files}
+    document = {**diagnosis.to_dict(), "files": files}
     write("json", "diagnosis.json", json.dumps(document, indent=2).splitlines())
     return files
 

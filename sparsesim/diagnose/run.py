@@ -53,6 +53,9 @@ class Run:
     ----------
     label : for the reader
     gpu_source : packaged name or file that `gpu` is, but for changed parameters
+    tuned_source : packaged name or file of the board that the libraries' heuristics know, where it is not that of
+        `gpu_source`
+    stack_source : packaged name or rule file that `stack` is, but for `whatif`'s changes; "" = its name
     workload : ops as they are meant, with the pattern that was promised
     unusable : op → why its sparse weight runs dense whatever the stack says: pruned along the wrong axis, or seen on
         the dense path in a profile
@@ -74,6 +77,8 @@ class Run:
     unusable: tuple[tuple[str, str], ...] = ()
     conversions: tuple[Conversion, ...] = ()
     quality: QualityRun | None = None
+    tuned_source: str = ""
+    stack_source: str = ""
     measured: tuple[tuple[str, float], ...] = ()
     kernels: tuple[tuple[str, str], ...] = ()
     recorded: tuple[float, float] | None = None

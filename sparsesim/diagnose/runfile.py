@@ -1,4 +1,4 @@
-"""Reading runs: the JSON of ``simulate`` and ``gemm``, run files (TOML), and profiles; writing run files.
+"""Reading runs: the JSON of ``simulate`` and ``gemm``, run files (TOML), and profiles.
 
 A run file names what a run is made of; only `gpu` and a workload are needed:
 
@@ -6,7 +6,9 @@ A run file names what a run is made of; only `gpu` and a workload are needed:
     workload = "llama-3.1-8b"           # or a file, or [[gemms]] tables in this one
     phase = "prefill"
     tokens = 2048
-    stack = "cusparselt"
+    stack = "cusparselt"                # or a rule file
+    setting = { flags = ["plan-cache"] }  # also caller, caller_version, layout, weight: circumstances of its calls
+    tuned_for = "a100_sxm4_80gb"        # whose board the libraries' heuristics know, where it is not that of `gpu`
     set = ["l2.bytes/=2", "ops.prefill-2048/o.dtype=f16", "families.qkv.pattern=dense"]
     wrong_axis = ["lm_head"]            # ops or families pruned along m: no N:M along k
     tensor_parallel = { size = 8, rows = ["attn_out", "mlp_down"] }
@@ -26,9 +28,8 @@ A run file names what a run is made of; only `gpu` and a workload are needed:
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,23 +44,20 @@ from sparsesim.profiles import detect_profile
 from sparsesim.protocol import Protocol
 from sparsesim.results import config_hash
 from sparsesim.results_workload import SCHEMA
-from sparsesim.scenarios.paths import Assignment, apply, hardware_values, parse_assignment
+from sparsesim.scenarios.paths import Assignment, apply, parse_assignment
 from sparsesim.scenarios.scenario import build_scenario
-from sparsesim.stacks import get_stack
-from sparsesim.textfiles import read_toml
+from sparsesim.stacks import Setting, get_stack
+from sparsesim.textfiles import parse_toml, read_text, read_toml
 from sparsesim.units import is_number
 from sparsesim.workload import Gemm, Workload
 from sparsesim.workload.ops import GEMM_FIELDS, GemmError, issue_line
-from sparsesim.workload.write import toml_table, toml_value
 
-__all__ = ["is_pair", "read_pair", "read_run", "run_lines", "with_quality"]
+__all__ = ["is_pair", "parse_run", "read_pair", "read_run", "with_quality"]
 
 WRONG_AXIS = "pruned along m, so not N:M along k"
 RAN_DENSE = "ran dense in the profile"
-#: relative difference of a recorded time that the same inputs may give in another version
 #: what the reader of a file expects
 RUN_FILE = "a run file"
-SAME = 1e-6
 #: settings that the JSON of one GEMM does not have
 DEFAULTS: dict[str, Any] = {"streams": 1, "graph": False, "repeats": 1}
 
@@ -115,7 +113,7 @@ def read_run(
     if not path.is_file():
         raise UserError(f"{path}: expected a run, found {'a folder' if path.is_dir() else 'no such file'}")
     if path.suffix == ".toml":
-        run = _from_fields(check_fields(read_toml(path, RUN_FILE), str(path)), path, path.stem)
+        run = parse_run(read_text(path, RUN_FILE), path)
     elif detect_profile(path) is not None:
         run = _from_profile(path, gpu)
     elif path.suffix == ".csv":
@@ -123,6 +121,11 @@ def read_run(
     else:
         run = _from_result(path, hardware)
     return with_quality(run, quality)
+
+
+def parse_run(text: str, path: Path) -> Run:
+    """The run that the text of a run file at `path` describes; raises UserError with every problem."""
+    return _from_fields(check_fields(parse_toml(text, path), str(path)), path, path.stem)
 
 
 def with_quality(run: Run, path: str | Path | None) -> Run:
@@ -137,6 +140,7 @@ def _from_fields(given: RunFields, path: Path, label: str) -> Run:
     folder, where = path.parent, str(path)
     lines: list[str] = []
     gpu_source = _located(given.gpu, folder)
+    stack_source = "" if given.stack is None else _located_stack(given.stack, folder)
     workload: str | Workload | None = None if given.workload is None else _located(given.workload, folder)
     if given.gemms:
         try:
@@ -147,18 +151,31 @@ def _from_fields(given: RunFields, path: Path, label: str) -> Run:
     try:
         scenario = build_scenario(
             gpu_source, workload=workload, tokens=chosen[0], phase=chosen[1], dtype=chosen[2], pattern=chosen[3],
-            stack=given.stack, timing=given.timing, l2=given.l2, clock=given.clock, streams=given.streams,
+            stack=stack_source or None, timing=given.timing, l2=given.l2, clock=given.clock, streams=given.streams,
             graph=given.graph, repeats=given.repeats,
         )  # fmt: skip
     except UserError as error:
         raise UserError(f"{where}: {line}" if not line.startswith(where) else line for line in error.problems) from None
+    if given.setting is not None:
+        setting = Setting(**{**given.setting.model_dump(), "flags": frozenset(given.setting.flags)})
+        scenario = replace(scenario, stack=scenario.stack.under(setting))
     # a family stands for each of its ops; ops change before they are sharded
+    changes: list[Assignment] = []
     for text in given.set:
         try:
-            for change in _expanded(parse_assignment(text, f"{where}: set"), scenario.workload, where):
-                scenario = apply(scenario, [change], f"{where}: set")
+            changes += _expanded(parse_assignment(text, f"{where}: set"), scenario.workload, where)
         except UserError as error:
             lines += error.problems
+    tuned_source = "" if given.tuned_for is None else _located(given.tuned_for, folder)
+    try:
+        scenario = apply(scenario, changes, f"{where}: set")
+    except UserError as error:
+        lines += [line if line.startswith(where) else f"{where}: set: {line}" for line in error.problems]
+    try:
+        if tuned_source:
+            scenario = replace(scenario, gpu=_tuned_for(scenario.gpu, tuned_source))
+    except UserError as error:
+        lines += [f"{where}: tuned_for: {line}" for line in error.problems]
     ops = scenario.workload.ops
     if given.tensor_parallel is not None and given.tensor_parallel.size > 1:
         try:
@@ -205,7 +222,20 @@ def _from_fields(given: RunFields, path: Path, label: str) -> Run:
         unusable=tuple(sorted(dict(broken).items())),
         conversions=tuple(sorted(conversions, key=lambda item: item.op)),
         quality=quality,
+        tuned_source=tuned_source,
+        stack_source=stack_source,
     )
+
+
+def _tuned_for(gpu: GpuSpec, source: str) -> GpuSpec:
+    """`gpu` with the libraries' heuristics of the board `source`."""
+    return gpu.model_copy(update={"library_target": load_gpu(source).tuned_for})
+
+
+def _located_stack(text: str, folder: Path) -> str:
+    """A rule file beside the run file, with version and treatment as they are; else the text: a packaged name."""
+    base = text.partition(":")[0].partition("@")[0]
+    return _located(base, folder) + text[len(base) :]
 
 
 def _located(text: str, folder: Path) -> str:
@@ -415,62 +445,3 @@ def _from_profile(path: Path, gpu: str | Path | None) -> Run:
         kernels=tuple(kernels),
         notes=tuple(notes),
     )
-
-
-# --- writing ---
-
-
-def run_lines(run: Run, table: str = "", folder: Path | None = None) -> list[str]:
-    """The lines of a run file in `folder` that reads back as `run`; with `table`, of one table of a pair file.
-
-    What was measured, and quality, is not written: a slice or a fix has neither.
-    """
-    head = [f"[{table}]"] if table else []
-    prefix = f"{table}." if table else ""
-    source = run.gpu_source
-    if folder is not None and Path(source).is_file():
-        source = os.path.relpath(source, folder)
-    values: dict[str, Any] = {"name": run.label, "gpu": source, "stack": run.stack.name,
-                              "baseline": run.baseline, "timing": run.protocol.timing, "l2": run.protocol.l2,
-                              "clock": run.protocol.clock}  # fmt: skip
-    if run.streams != 1:
-        values["streams"] = run.streams
-    if run.graph:
-        values["graph"] = True
-    if run.repeats != 1:
-        values["repeats"] = run.repeats
-    edits = _edits(run)
-    lines = [*head, *(f"{key} = {toml_value(value)}" for key, value in values.items())]
-    if edits:
-        lines += ["set = [", *(f"  {toml_value(edit)}," for edit in edits), "]"]
-    if run.unusable:
-        pairs = ", ".join(f"{toml_value(name)} = {toml_value(why)}" for name, why in run.unusable)
-        lines.append(f"unusable = {{ {pairs} }}")
-    for op in run.workload.ops:
-        values = {name: getattr(op, name) for name in GEMM_FIELDS}
-        plain = {name: value for name, value in values.items() if value != _DEFAULTS.get(name)}
-        lines += toml_table(f"{prefix}gemms", plain)
-    for item in run.conversions:
-        lines += ["", f"[[{prefix}conversions]]", f"op = {toml_value(item.op)}", f"bytes = {item.bytes!r}",
-                  f"launches = {item.launches}"]  # fmt: skip
-    return lines
-
-
-_DEFAULTS = {field.name: field.default for field in fields(Gemm)}
-
-
-def _edits(run: Run) -> list[str]:
-    """Assignments that make the run's GPU out of its source."""
-    ours, theirs = hardware_values(load_gpu(run.gpu_source)), hardware_values(run.gpu)
-    edits = []
-    for path, (value, unit) in theirs.items():
-        if path in ours and ours[path][0] == value:
-            continue
-        if isinstance(value, bool):
-            text = str(value).lower()
-        elif isinstance(value, tuple):
-            text = ", ".join(value)
-        else:
-            text = f"{value!r}{'' if unit == '-' or isinstance(value, str) else ' ' + unit}"
-        edits.append(f"{path}={text}")
-    return edits

@@ -7,9 +7,10 @@ its unit's factor once, when a file is read; nothing downstream knows units othe
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, TypeGuard
 
-__all__ = ["LARGEST_FIGURE", "UNITS", "is_figure", "is_number", "to_canonical", "units_of"]
+__all__ = ["LARGEST_FIGURE", "UNITS", "is_figure", "is_number", "no_numbers", "to_canonical", "units_of"]
 
 #: canonical unit -> {accepted unit: factor to the canonical one}
 UNITS: dict[str, dict[str, float]] = {
@@ -59,6 +60,19 @@ def is_number(value: Any) -> TypeGuard[int | float]:
         return math.isfinite(value)
     except OverflowError:
         return False
+
+
+def no_numbers(document: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """(path, value) of all that is written as a number in plain data and is none that JSON knows: NaN, infinities."""
+    left = [(path, document)]
+    while left:  # a file may be nested deeper than calls may be
+        path, value = left.pop()
+        if isinstance(value, dict):
+            left += [(f"{path}.{key}", item) for key, item in reversed(value.items())]
+        elif isinstance(value, list | tuple):
+            left += [(f"{path}[{i}]", item) for i, item in reversed(list(enumerate(value)))]
+        elif type(value) in (int, float) and not is_number(value):
+            yield path, value
 
 
 #: no measured figure is beyond it, and sums of squares of what is not are finite

@@ -189,6 +189,7 @@ BAD = {
     'tensor_parallel = { size = 3 }\n' + RUN: ["a divisor of m = 4096", "a divisor of m = 1024"],
     RUN.replace("m = 4096", "m = 0"): ["gemms[0].m: expected a positive integer, found 0"],
     RUN + '[[conversions]]\nop = "x"\nbytes = 1\n': ["conversions.op"],
+    RUN + '[[conversions]]\nop = "up"\nbytes = "1e6"\n': ["conversions.0.bytes: expected a valid number, found '1e6'"],
     RUN + '[quality]\nmethod = "x"\n': ["quality.file"],
     'setting = { flags = ["plan-cach"], layout = "XX", flag = 1 }\n' + RUN: [
         "setting.flags: expected one of", "did you mean 'plan-cache'", "setting.layout", "setting.flag: expected a key"

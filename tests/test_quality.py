@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from itertools import pairwise
 from pathlib import Path
 
@@ -274,8 +275,19 @@ def bad(change):
         (lambda d: d["tasks"]["t"].update(slices=["a"]), "a slice for each of the 8 samples"),
         (lambda d: d["tasks"]["t"].update(slices=["a"] * 7 + ["b"], unit="slice"), "equally many samples"),
         (lambda d: d.update(models={"net": {}}), r"models.net: expected exactly one of decoder"),
-        (lambda d: d["entries"][0].update(qualty=1), r"entries\[0\].qualty: expected extra inputs are not permitted"),
-        (lambda d: d["entries"][0].pop("better"), r"entries\[0\].better: expected field required"),
+        (lambda d: d["entries"][0].update(qualty=1), r"entries\[0\].qualty: expected a key of a quality file"),
+        (lambda d: d["entries"][0].pop("better"), r"entries\[0\].better: expected a value, found none"),
+        (lambda d: d["entries"][1].update(samples=None, value=True), r"entries\[1\].value: .*, found True"),
+        (lambda d: d["entries"][1].update(samples=None, value="1"), r"entries\[1\].value: .*, found '1'"),
+        (lambda d: d["entries"][1]["samples"][0].__setitem__(0, "1"), r"entries\[1\].samples\[0\]\[0\]: .*, found '1'"),
+        (lambda d: d.update(scale={"width": "8"}), "scale.width: expected a valid integer, found '8'"),
+        (lambda d: d.update(provenance={"a": [{"b": math.nan}]}), r"provenance.a\[0\].b: expected a finite number"),
+        (lambda d: d.update(provenance={"a": -math.inf}), "provenance.a: expected a finite number, found -inf"),
+        (
+            lambda d: d["entries"][1].update(better="lower"),
+            "entries: expected one metric and direction for task t, found",
+        ),
+        (lambda d: d["entries"][1].update(samples=None, value=1.0, low=2.0, high=3.0), "found low 2.0, value 1.0"),
     ],
 )
 def test_a_wrong_file_says_where(change, expected):

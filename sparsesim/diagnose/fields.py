@@ -23,7 +23,7 @@ class ConversionFields(_Fields):
     """See `run.Conversion`; `op` may be a family."""
 
     op: Text
-    bytes: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    bytes: Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
     launches: Annotated[int, Field(ge=1, le=1 << 20, strict=True)] = 1
 
 

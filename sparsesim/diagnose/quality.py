@@ -30,7 +30,7 @@ import numpy as np
 
 from sparsesim.errors import Problem, ProblemList, UserError, nearest
 from sparsesim.quality.stats import paired
-from sparsesim.units import is_figure
+from sparsesim.units import is_figure, no_numbers
 
 __all__ = ["VARIANT", "QualityDrift", "QualityRecord", "QualityRun", "compare_quality", "read_quality"]
 
@@ -148,6 +148,8 @@ def read_quality(path: str | Path, variant: Mapping[str, str] | None = None) -> 
         tasks = {}
     for name, task in tasks.items():
         _check_task(problems, f"tasks.{name}", task)
+    for path_in, value in no_numbers(document.get("provenance")):
+        problems.add(f"provenance{path_in}", "a finite number", value)
     problems.raise_if_any()
     records: list[QualityRecord] = []
     for i, table in enumerate(tables):

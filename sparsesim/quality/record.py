@@ -14,11 +14,12 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import ErrorDetails
 
 from sparsesim.errors import Problem, UserError, nearest
 from sparsesim.quality.stats import LEVEL, Interval, from_halves, paired
 from sparsesim.sparsity import Pattern
-from sparsesim.units import LARGEST_FIGURE
+from sparsesim.units import LARGEST_FIGURE, no_numbers
 
 __all__ = ["DecoderShape", "Entry", "GemmShape", "ModelShape", "QualityFile", "Scale", "Task", "read_quality"]
 
@@ -29,30 +30,34 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
 
 
-Figure = Annotated[float, Field(ge=-LARGEST_FIGURE, le=LARGEST_FIGURE)]
+# strict: true is no figure, and "10" no number
+Figure = Annotated[float, Field(strict=True, ge=-LARGEST_FIGURE, le=LARGEST_FIGURE)]
+Count = Annotated[int, Field(strict=True, ge=1)]
+Factor = Annotated[int, Field(strict=True, ge=1, le=4096)]
+Flag = Annotated[bool, Field(strict=True)]
 
 
 class GemmShape(_Strict):
     """A weight GEMM: `m` out and `k` in features, `count` times in the model; not `pruned` = always dense."""
 
     name: str
-    m: int = Field(ge=1)
-    k: int = Field(ge=1)
-    count: int = Field(default=1, ge=1)
-    pruned: bool = True
+    m: Count
+    k: Count
+    count: Count = 1
+    pruned: Flag = True
 
 
 class DecoderShape(_Strict):
     """Sizes of a decoder, as in a ``config.json``."""
 
-    layers: int = Field(ge=1)
-    hidden: int = Field(ge=1)
-    heads: int = Field(ge=1)
-    kv_heads: int = Field(ge=1)
-    head_dim: int = Field(ge=1)
-    ffn: int = Field(ge=1)
-    vocab: int = Field(ge=1)
-    tied: bool = True
+    layers: Count
+    hidden: Count
+    heads: Count
+    kv_heads: Count
+    head_dim: Count
+    ffn: Count
+    vocab: Count
+    tied: Flag = True
 
 
 class ModelShape(_Strict):
@@ -64,17 +69,19 @@ class ModelShape(_Strict):
 
     @model_validator(mode="after")
     def _one(self) -> ModelShape:
-        if sum(value is not None for value in (self.decoder, self.gemms, self.served)) != 1 or self.gemms == ():
-            raise ValueError("exactly one of decoder, gemms (at least one) and served")
+        given = [name for name in ("decoder", "gemms", "served") if getattr(self, name) is not None]
+        if len(given) != 1 or self.gemms == ():
+            found = "no gemms" if self.gemms == () else " and ".join(given) or "none"
+            raise ValueError(f"exactly one of decoder, gemms (at least one) and served, found {found}")
         return self
 
 
 class Scale(_Strict):
     """Factors from a study model to the one simulated: sizes times `width`, layers times `depth`, `vocab` if given."""
 
-    width: int = Field(default=1, ge=1, le=4096)
-    depth: int = Field(default=1, ge=1, le=4096)
-    vocab: int | None = Field(default=None, ge=1)
+    width: Factor = 1
+    depth: Factor = 1
+    vocab: Count | None = None
 
 
 class Task(_Strict):
@@ -91,7 +98,8 @@ class Task(_Strict):
     def _even(self) -> Task:
         counts = {self.slices.count(name) for name in set(self.slices)}
         if self.unit == "slice" and len(counts) != 1:
-            raise ValueError("slices of equally many samples, for intervals over slices")
+            found = ", ".join(map(str, sorted(counts))) or "no slices"
+            raise ValueError(f"slices of equally many samples, for intervals over slices, found {found}")
         return self
 
 
@@ -121,15 +129,16 @@ class Entry(_Strict):
     @model_validator(mode="after")
     def _measured(self) -> Entry:
         if (self.value is None) == (self.samples is None):
-            raise ValueError("either a value or samples")
+            raise ValueError(f"either a value or samples, found {'neither' if self.value is None else 'both'}")
+        bounds = f"low {self.low}, value {self.value}, high {self.high}"
         if (self.low is None) != (self.high is None) or (self.low is not None and self.value is None):
-            raise ValueError("low and high together, beside a value")
+            raise ValueError(f"low and high together, beside a value, found {bounds}")
         if self.low is not None and not self.low <= (self.value or 0.0) <= (self.high or 0.0):
-            raise ValueError("low <= value <= high")
-        if self.samples is not None and (
-            not self.samples or not self.samples[0] or len({len(row) for row in self.samples}) != 1
-        ):
-            raise ValueError("samples of at least one seed, equally many of each")
+            raise ValueError(f"low <= value <= high, found {bounds}")
+        sizes = sorted({len(row) for row in self.samples or ()})
+        if self.samples is not None and (len(sizes) != 1 or sizes == [0]):
+            found = f"{', '.join(map(str, sizes))} samples" if self.samples else "no seed"
+            raise ValueError(f"samples of at least one seed, equally many of each, found {found}")
         return self
 
     @property
@@ -166,18 +175,29 @@ class QualityFile(_Strict):
         kinds: dict[str, tuple[str, str]] = {}
         for entry in self.entries:
             if (entry.key, entry.task) in seen:
-                raise ValueError(f"each model, pattern, method, type and task once, not twice {entry.key}")
+                raise ValueError(
+                    f"entries: each model, pattern, method, type and task once, found {entry.key} of {entry.task} twice"
+                )
             seen.add((entry.key, entry.task))
-            if kinds.setdefault(entry.task, (entry.metric, entry.better)) != (entry.metric, entry.better):
-                raise ValueError(f"one metric and direction for task {entry.task}")
+            kind = kinds.setdefault(entry.task, (entry.metric, entry.better))
+            if kind != (entry.metric, entry.better):
+                raise ValueError(
+                    f"entries: one metric and direction for task {entry.task}, found {kind[0]} ({kind[1]} is better) "
+                    f"and {entry.metric} ({entry.better} is better) in {entry.key}"
+                )
             if entry.samples is None:
                 continue
             shape = entry.array.shape
             if shapes.setdefault(entry.task, shape) != shape:
-                raise ValueError(f"the same seeds and samples for all of task {entry.task}, not {shape} in {entry.key}")
+                raise ValueError(
+                    f"entries: the same seeds and samples for all of task {entry.task}, found {shapes[entry.task]} "
+                    f"and {shape} in {entry.key}"
+                )
             slices = self.tasks.get(entry.task, Task()).slices
             if slices and len(slices) != shape[1]:
-                raise ValueError(f"a slice for each of the {shape[1]} samples of task {entry.task}, not {len(slices)}")
+                raise ValueError(
+                    f"tasks.{entry.task}.slices: a slice for each of the {shape[1]} samples, found {len(slices)}"
+                )
         return self
 
     def task(self, name: str) -> Task:
@@ -262,15 +282,32 @@ def parse_quality(document: Any, where: str) -> QualityFile:
     UserError
         Every problem, one line each, with its path.
     """
+    lines = []
     try:
-        return QualityFile.model_validate(document)
+        found = QualityFile.model_validate(document)
+        lines = [
+            Problem.line(where, f"provenance{path}", "a finite number", value)
+            for path, value in no_numbers(found.provenance)
+        ]
+        if not lines:
+            return found
     except ValidationError as error:
-        lines = []
-        for found in error.errors(include_url=False):
-            path = "".join(f"[{x}]" if isinstance(x, int) else f".{x}" for x in found["loc"]).lstrip(".")
-            expected = found["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-            lines.append(Problem.line(where, path, expected[:1].lower() + expected[1:], found["input"]))
-        raise UserError(lines) from None
+        lines = [_line(where, item) for item in error.errors(include_url=False)]
+    raise UserError(lines)
+
+
+def _line(where: str, item: ErrorDetails) -> str:
+    """One of pydantic's findings; those of this module's own validators say what they found."""
+    place = "".join(f"[{x}]" if isinstance(x, int) else f".{x}" for x in item["loc"]).lstrip(".")
+    if item["type"] == "missing":
+        return f"{where}: {place}: expected a value, found none"
+    if item["type"] == "extra_forbidden":
+        return f"{where}: {place}: expected a key of a quality file, found {item['loc'][-1]!r}"
+    text = item["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    if item["type"] == "value_error" and ", found " in text:
+        field, _, expected = text.rpartition(": ") if text.startswith(("entries: ", "tasks.")) else ("", "", text)
+        return f"{where}: {field or place}: expected {expected}"
+    return Problem.line(where, place, text[:1].lower() + text[1:], item["input"])
 
 
 def read_quality(path: str | Path) -> QualityFile:

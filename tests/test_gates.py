@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from xml.etree import ElementTree as xml
 
 import pytest
@@ -14,7 +15,7 @@ from sparsesim.__main__ import main
 from sparsesim.diagnose.owners import load_owners
 from sparsesim.errors import UserError
 from sparsesim.gates import judge, load_policy
-from sparsesim.gates.metrics import METRICS, find
+from sparsesim.gates.metrics import METRICS, UnfitRun, find
 
 POLICY = """
 [policy]
@@ -222,14 +223,70 @@ def test_what_is_no_number_in_a_run_leaves_a_gate_undecided(tmp_path, value):
     assert main(["gate", str(tmp_path / "policy.toml"), str(tmp_path / "run.json"), "--json", str(tmp_path / "o")]) == 3
     states = [gate["state"] for gate in json.loads((tmp_path / "o").read_text())["gates"]]
     assert states == ["undecided", "pass"]
-    assert find({"a": value}, "any", path="a") is None
+    with pytest.raises(UnfitRun):
+        find({"a": value}, "any", path="a")
+    # nor is it passed over where another run has the metric
+    runs = [("good", {"speedup": 2.0}), ("bad", {"speedup": value})]
+    verdicts = judge(policy_of(tmp_path), runs).verdicts
+    assert [(v.state, v.run) for v in verdicts[:2]] == [("pass", "good"), ("undecided", "bad")]
+    assert verdicts[1].why.startswith("expected a")
 
 
 def test_a_count_that_no_float_holds_is_no_value():
     row = {"launches": HUGE, "gemm": {"counters": {"metadata_bytes": 1, "l2_read_bytes": 2}}}
-    assert find({"rows": [row]}, "metadata_overhead") is None
     gain = {"metric": "output_tokens_per_s", "total": {"mean": 1e6, "low": 1e6, "high": 1e6}}
-    assert find({"gains": [gain]}, "effective_speedup") is None
+    for run, metric in (({"rows": [row]}, "metadata_overhead"), ({"gains": [gain]}, "effective_speedup")):
+        with pytest.raises(UnfitRun):
+            find(run, metric)
+
+
+def test_what_of_names_is_sought_in_all_runs_and_a_typo_is_told(tmp_path):
+    text = POLICY.replace('metric = "effective_speedup"', 'metric = "effective_speedup"\nof = "e2e_p95"')
+    verdict = judge(policy_of(tmp_path, text), [("r.json", SERVING)]).verdicts[0]
+    assert verdict.state == "undecided"
+    assert verdict.why.startswith("no run has effective_speedup; r.json: of: expected one of output_tokens_per_s")
+    assert verdict.why.endswith("found 'e2e_p95' (did you mean 'e2e_p95_s'?)")
+    value = {"metric": "loss", "better": "lower", "value": 1.0, "low": 0.9, "high": 1.1}
+    files = [
+        (name, {"study": name, "entries": [{"model": name, **value}, {"model": name, "pattern": "2:4", "method": "x",
+                                                                      **value}]})
+        for name in ("a", "b")
+    ]  # fmt: skip
+    text = POLICY.replace('metric = "effective_speedup"', 'metric = "quality_drift"\nof = "b/2:4/x"')
+    assert judge(policy_of(tmp_path, text), files).verdicts[0].run == "b"
+    verdict = judge(policy_of(tmp_path, text.replace("b/2:4/x", "b/2:4/y")), files).verdicts[0]
+    assert verdict.why.count("found 'b/2:4/y'") == 2
+    # a file without slices has no drift of slices; a run of another kind has none either
+    text = POLICY.replace('"effective_speedup"', '"quality_slice_drift"')
+    assert (
+        judge(policy_of(tmp_path, text), [*files, ("r", SERVING)]).verdicts[0].why == "no run has quality_slice_drift"
+    )
+
+
+def test_a_malformed_quality_file_is_no_undecided_gate(tmp_path, capsys):
+    (tmp_path / "policy.toml").write_text(POLICY)
+    entry = {"model": "a", "metric": "loss", "better": "down", "value": "1"}
+    (tmp_path / "q.json").write_text(json.dumps({"study": "s", "entries": [entry]}))
+    assert main(["gate", str(tmp_path / "policy.toml"), str(tmp_path / "q.json")]) == 2
+    shown = capsys.readouterr().err
+    assert "q.json: entries[0].better: expected 'higher' or 'lower', found 'down'" in shown
+    assert "q.json: entries[0].value: expected a valid number, found '1'" in shown
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field"),
+    [
+        ('name = "chat"', "name = 3", "policy.name"),
+        ('name = "chat"', 'name = " "', "policy.name"),
+        ('metric = "effective_speedup"', 'metric = "mine"\npath = ""', "gates[0].path"),
+        ('metric = "effective_speedup"', 'metric = "effective_speedup"\nof = ""', "gates[0].of"),
+        ('metric = "effective_speedup"', 'metric = "effective_speedup"\nname = ""', "gates[0].name"),
+    ],
+)
+def test_an_empty_text_says_nothing(tmp_path, old, new, field):
+    assert old in POLICY
+    with pytest.raises(UserError, match=rf"{re.escape(field)}: expected text, found"):
+        policy_of(tmp_path, POLICY.replace(old, new))
 
 
 @pytest.mark.parametrize("key", ["min = 1.2", "speedup = 0.1"])

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from sparsesim.errors import UserError
+from sparsesim.errors import Problem, UserError, nearest, show
 from sparsesim.quality.guardrail import Allowance, Drift, check
 from sparsesim.quality.record import parse_quality
 from sparsesim.quality.stats import Interval
 from sparsesim.units import is_number
 
-__all__ = ["DEFAULT_OF", "METRICS", "Found", "Kind", "find"]
+__all__ = ["DEFAULT_OF", "METRICS", "Absent", "Found", "Kind", "UnfitRun", "find"]
 
 Document = dict[str, Any]
 #: what `of` says in a gate that does not set it: the metric whose gain a serving run's speedup is
@@ -31,6 +31,14 @@ class Kind(Enum):
     SPEEDUP = "speedup"
     TIME = "time"
     EXACT = "exact"
+
+
+class UnfitRun(Exception):
+    """A run that should have a metric and gives none that can be judged; the text says why."""
+
+
+class Absent(LookupError):
+    """A run of the kind that has the metric, without what `of` names; the text says what it has."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,7 @@ class Found:
 def _number(value: Any) -> float:
     """A number of a run; TypeError for what is none, as true or "1.2": a gate must not read a value into it."""
     if not is_number(value):
-        raise TypeError(f"no number: {value!r:.60}")
+        raise TypeError(f"expected a number, found {show(value)}")
     return float(value)
 
 
@@ -57,6 +65,8 @@ def _exact(value: Any, kind: Kind) -> Found:
 
 def _estimate(data: Document, kind: Kind) -> Found:
     """Of ``{"mean" or "value", "low", "high"}``; without an interval the value alone."""
+    if "mean" not in data and "value" not in data:
+        raise TypeError(f"expected a mean or a value, found {show(data)}")
     value = _number(data["mean"] if "mean" in data else data["value"])
     low, high = data.get("low"), data.get("high")
     return Found(value, value if low is None else _number(low), value if high is None else _number(high), kind)
@@ -71,8 +81,10 @@ def _sparse(run: Document) -> Document:
 
 def _speedup(run: Document, of: str) -> Found:
     if "gains" in run:
-        gain = next(gain["total"] for gain in run["gains"] if gain["metric"] == of)
-        found = _estimate(gain, Kind.SPEEDUP)
+        gains = {gain["metric"]: gain["total"] for gain in run["gains"]}
+        if of not in gains:
+            raise Absent(Problem.line("of", "", f"one of {', '.join(gains) or 'no gains'}", of) + nearest(of, gains))
+        found = _estimate(gains[of], Kind.SPEEDUP)
         return Found(math.exp(found.value), math.exp(found.low), math.exp(found.high), Kind.SPEEDUP)
     return _exact(run["speedup"], Kind.SPEEDUP)
 
@@ -108,6 +120,8 @@ def _drift(run: Document, of: str) -> Found:
         return _worst([d.loss for d in _drifts(run, of)])
     drifts = run["drifts"] if "drifts" in run else [run["drift"]]
     found = [_estimate(d, Kind.EXACT) if isinstance(d, dict) else _exact(d, Kind.EXACT) for d in drifts]
+    if not found:
+        raise LookupError
     return Found(max(f.value for f in found), max(f.low for f in found), max(f.high for f in found), Kind.EXACT)
 
 
@@ -118,12 +132,19 @@ def _slice_drift(run: Document, of: str) -> Found:
 
 def _drifts(run: Document, of: str) -> list[Drift]:
     """Of a quality file: candidate `of`, or all where the gate names none."""
+    if "entries" not in run:
+        raise LookupError
     file = parse_quality(run, "quality file")
-    return check(file, Allowance(0.0), candidates=[] if of == DEFAULT_OF else [of])
+    try:
+        return check(file, Allowance(0.0), candidates=[] if of == DEFAULT_OF else [of])
+    except UserError as error:
+        raise Absent(str(error)) from None
 
 
 def _worst(losses: list[Interval]) -> Found:
     """Passes a bound where all pass it and fails one where one fails it; no interval, no value to judge."""
+    if not losses:
+        raise LookupError
     low = [-math.inf if loss.low is None else loss.low for loss in losses]
     high = [math.inf if loss.high is None else loss.high for loss in losses]
     return Found(max(loss.mean for loss in losses), max(low), max(high), Kind.EXACT)
@@ -151,7 +172,15 @@ METRICS: dict[str, Callable[[Document, str], Found]] = {
 
 
 def find(run: Document, metric: str, of: str = DEFAULT_OF, path: str = "") -> Found | None:
-    """The metric in a run's JSON, or None if the run has none."""
+    """The metric in a run's JSON, or None if the run is none that has it.
+
+    Raises
+    ------
+    UnfitRun
+        What stands there is no number.
+    Absent
+        The run has the metric, but not what `of` names.
+    """
     try:
         if path:
             value: Any = run
@@ -160,6 +189,12 @@ def find(run: Document, metric: str, of: str = DEFAULT_OF, path: str = "") -> Fo
             found = _estimate(value, Kind.EXACT) if isinstance(value, dict) else _exact(value, Kind.EXACT)
         else:
             found = METRICS[metric](run, of)
-    except (LookupError, TypeError, ValueError, StopIteration, ArithmeticError, UserError):
+    except Absent:
+        raise
+    except LookupError:
         return None
-    return found if all(map(math.isfinite, (found.value, found.low, found.high))) else None
+    except (TypeError, ValueError, ArithmeticError, UserError) as error:
+        raise UnfitRun(str(error)) from None
+    if not all(map(math.isfinite, (found.value, found.low, found.high))):
+        raise UnfitRun(f"expected a value with a known interval, found {found.low:g} to {found.high:g}")
+    return found

@@ -88,6 +88,8 @@ def load_policy(path: str | Path) -> Policy:
         problems.add("policy", "a table", head)
         head = {}
     _keys(problems, "policy.", head, _POLICY_KEYS)
+    if not _is_text(head.get("name", "policy")):
+        problems.add("policy.name", "text", head["name"])
     errors = _errors(problems, head.get("model_error", {}))
     tables = document.get("gates", [])
     if not isinstance(tables, list) or not tables:
@@ -99,6 +101,10 @@ def load_policy(path: str | Path) -> Policy:
         problems.add("gates", "each name once; give gates of one metric a name", name)
     problems.raise_if_any()
     return Policy(str(head.get("name", Path(path).stem)), tuple(gates), errors, where)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
 
 
 def _keys(problems: ProblemList, path: str, table: dict[str, Any], valid: tuple[str, ...]) -> None:
@@ -133,10 +139,10 @@ def _gate(problems: ProblemList, path: str, table: Any) -> Gate | None:
         return None
     _keys(problems, f"{path}.", table, _GATE_KEYS)
     for key in ("metric", "owner", "rollback"):
-        if not isinstance(table.get(key), str) or not table[key].strip():
+        if not _is_text(table.get(key)):
             problems.add(f"{path}.{key}", "text", table.get(key))
     for key in ("name", "of", "path"):
-        if key in table and not isinstance(table[key], str):
+        if key in table and not _is_text(table[key]):
             problems.add(f"{path}.{key}", "text", table[key])
     metric = table.get("metric")
     if isinstance(metric, str) and metric not in METRICS and "path" not in table:

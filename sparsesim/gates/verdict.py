@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from sparsesim.errors import UserError
-from sparsesim.gates.metrics import Found, find
+from sparsesim.gates.metrics import Absent, Found, UnfitRun, find
 from sparsesim.gates.policy import Gate, Policy
+from sparsesim.quality.record import parse_quality
 
 __all__ = ["EXIT", "GateReport", "Verdict", "judge", "read_run"]
 
@@ -82,7 +83,7 @@ class GateReport:
 
 
 def read_run(path: str | Path) -> dict[str, Any]:
-    """A run's JSON document; raises UserError if it is none."""
+    """A run's JSON document; raises UserError if it is none, and with every problem of a quality file."""
     try:
         document = json.loads(Path(path).read_bytes())
     except OSError as error:
@@ -91,17 +92,32 @@ def read_run(path: str | Path) -> dict[str, Any]:
         raise UserError(f"{path}: expected valid JSON, found an error: {error}") from None
     if not isinstance(document, dict):
         raise UserError(f"{path}: expected a JSON object, found {type(document).__name__}")
+    if "entries" in document:
+        parse_quality(document, str(path))
     return document
 
 
 def judge(policy: Policy, runs: Sequence[tuple[str, dict[str, Any]]]) -> GateReport:
-    """Judge each gate against every run that has its metric; a gate that no run knows is undecided."""
+    """Judge each gate against every run that has its metric; a gate that no run knows is undecided.
+
+    So is one against a run that gives no number where the metric should be: what cannot be read is not passed over.
+    """
     verdicts: list[Verdict] = []
     for gate in policy.gates:
-        known = [(name, found) for name, run in runs if (found := find(run, gate.metric, gate.of, gate.path))]
-        verdicts += [_judge(policy, gate, name, found) for name, found in known]
-        if not known:
-            verdicts.append(Verdict(gate, UNDECIDED, "", f"no run has {gate.path or gate.metric}"))
+        mine: list[Verdict] = []
+        absent = ""
+        for name, run in runs:
+            try:
+                found = find(run, gate.metric, gate.of, gate.path)
+            except Absent as error:
+                absent += f"; {name}: {error}"
+                continue
+            except UnfitRun as error:
+                mine.append(Verdict(gate, UNDECIDED, name, str(error)))
+                continue
+            if found is not None:
+                mine.append(_judge(policy, gate, name, found))
+        verdicts += mine or [Verdict(gate, UNDECIDED, "", f"no run has {gate.path or gate.metric}{absent}")]
     return GateReport(policy, tuple(verdicts))
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
+import shlex
 from dataclasses import replace
 
 import numpy as np
@@ -296,6 +298,34 @@ def test_a_trace_is_read_sorted_and_its_faults_are_named(tmp_path):
 
 
 # --- results ---
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--arrivals", "bursty", "--rate", "0.7", "--burst", "3", "--seed", "5", "--exact", "--max-tokens", "256"],
+        ["--arrivals", "closed", "--clients", "3", "--think", "0.01", "--scheduler", "static", "--max-seqs", "4"],
+        ["--trace", "TRACE", "--whole-prompts", "--kv-tokens", "4096", "--host", "0.5", "--pattern", "dense"],
+        ["--tp", "2", "--memory-fraction", "0.5", "--spread", "0.1", "--warmup", "0.2", "--dtype", "e4m3"],
+    ],
+)
+def test_a_run_says_what_runs_it_again(tmp_path, capsys, options):
+    """Every argument, also those left to a default: the command of the JSON gives the same JSON, in another place."""
+    trace = tmp_path / "a trace.csv"
+    trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,20,3\n0.1,30,4\n")
+    small = ["--requests", "6", "--replications", "2", "--prompt", "40", "--output", "4"]
+    given = [str(trace) if word == "TRACE" else word for word in options]
+    out = tmp_path / "run.json"
+    assert main(["serve", "llama-3.2-1b", "--gpu", "rtx4090", *small, *given, "--json", str(out)]) == 0
+    first = json.loads(out.read_text())
+    program, *words = shlex.split(first["command"])
+    assert program == "sparsesim"
+    assert main([*words, "--json", str(out)]) == 0
+    assert json.loads(out.read_text()) == first
+    assert set(inspect.signature(simulate_serving).parameters) - set(first["inputs"]) == {"progress"}
+    assert simulate_serving(**first["inputs"]).to_dict() == first
+    assert ("trace_hash" in first["provenance"]) == ("TRACE" in options)
+    capsys.readouterr()
 
 
 def test_metrics_of_a_trace_written_by_hand():

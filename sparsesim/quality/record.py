@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic_core import ErrorDetails
 
 from sparsesim.errors import Problem, UserError, nearest
 from sparsesim.quality.stats import LEVEL, Interval, from_halves, paired
@@ -296,7 +295,7 @@ def parse_quality(document: Any, where: str) -> QualityFile:
     raise UserError(lines)
 
 
-def _line(where: str, item: ErrorDetails) -> str:
+def _line(where: str, item: Any) -> str:
     """One of pydantic's findings; those of this module's own validators say what they found."""
     place = "".join(f"[{x}]" if isinstance(x, int) else f".{x}" for x in item["loc"]).lstrip(".")
     if item["type"] == "missing":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from sparsesim.errors import ProblemList, UserError
@@ -64,7 +65,8 @@ def simulate_serving(
     Returns
     -------
     ServingResult
-        Latencies [s], throughputs, utilisation with 95 % intervals; gains booked to kernels and to freed memory.
+        Latencies [s], throughputs, utilisation with 95 % intervals; gains booked to kernels and to freed memory; and
+        these arguments, so that the run can be made again.
 
     Raises
     ------
@@ -102,13 +104,24 @@ def simulate_serving(
     assert isinstance(spec, GpuSpec)
     assert isinstance(served, ServedModel)
     assert isinstance(stack, ServingStack)
-    return serve(
+    found = serve(
         spec, served, stack, coming, Lengths(prompt, output, spread),
         Policy(scheduler, max_seqs, max_tokens, chunked, memory_fraction, kv_tokens),
         dtype=dtype, pattern=pattern, tp=tp, requests=len(coming.trace) or requests,
         replications=1 if kind == "trace" else replications, seed=seed, warmup=warmup, host=host, exact=exact,
         progress=progress,
     )  # fmt: skip
+    inputs = {
+        "model": model.name if isinstance(model, ServedModel) else str(model),
+        "gpu": gpu.name if isinstance(gpu, GpuSpec) else str(gpu),
+        "dtype": dtype, "pattern": pattern, "serving_stack": stack.name, "arrivals": arrivals, "rate": rate,
+        "burst": burst, "clients": clients, "think_s": think_s, "trace": None if trace is None else str(trace),
+        "prompt": prompt, "output": output, "spread": spread, "requests": requests, "replications": replications,
+        "seed": seed, "warmup": warmup, "scheduler": scheduler, "max_seqs": max_seqs, "max_tokens": max_tokens,
+        "chunked": chunked, "memory_fraction": memory_fraction, "kv_tokens": kv_tokens, "tp": tp, "host": host,
+        "exact": exact,
+    }  # fmt: skip
+    return replace(found, inputs=inputs)
 
 
 def validate_serving(files: Iterable[str | Path], progress: Callable[[int, int], None] | None = None) -> EndToEnd:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from sparsesim.serving.engine import Trace
+from sparsesim.serving.inputs import serve_command
 from sparsesim.serving.memory import Memory
 from sparsesim.serving.stats import Estimate, estimate
 from sparsesim.serving.steps import PARTS
@@ -162,7 +163,10 @@ class Gain:
 
 @dataclass(frozen=True)
 class ServingResult:
-    """Variants that served the same requests, and the gains of the sparse one."""
+    """Variants that served the same requests, and the gains of the sparse one.
+
+    `inputs` are the arguments of `simulate_serving` that give all of it again; empty for a run built of parts.
+    """
 
     gpu: str
     model: str
@@ -178,6 +182,7 @@ class ServingResult:
     gains: tuple[Gain, ...]
     interpolation: float
     provenance: dict[str, str] = field(default_factory=dict)
+    inputs: dict[str, Any] = field(default_factory=dict)
 
     def variant(self, name: str) -> VariantResult:
         """The variant called `name`; KeyError if there is none."""
@@ -195,6 +200,8 @@ class ServingResult:
             "variants": [variant.to_dict() for variant in self.variants],
             "gains": [gain.to_dict() for gain in self.gains],
             "interpolation_error": self.interpolation,
+            "inputs": self.inputs,
+            "command": serve_command(self.inputs) if self.inputs else None,
             "provenance": self.provenance,
         }  # fmt: skip
 

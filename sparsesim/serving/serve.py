@@ -13,6 +13,7 @@ from sparsesim.errors import ProblemList
 from sparsesim.hardware import GpuSpec
 from sparsesim.results import config_hash
 from sparsesim.serving.engine import FrontEnd, Trace, run_engine
+from sparsesim.serving.inputs import content_hash
 from sparsesim.serving.memory import Memory, memory_of
 from sparsesim.serving.models import ServedModel
 from sparsesim.serving.requests import Arrivals, Lengths, Load, draw_load
@@ -157,7 +158,11 @@ def serve(
         variants=results,
         gains=_gains(results),
         interpolation=0.0 if exact else grid_error,
-        provenance={"version": __version__, "gpu_hash": config_hash(gpu), "model_source": model.source},
+        provenance={
+            "version": __version__, "gpu_hash": config_hash(gpu), "model_source": model.source,
+            "model_hash": content_hash(model), "stack_hash": content_hash(stack),
+            **({"trace_hash": content_hash(arrivals.trace)} if arrivals.trace else {}),
+        },
     )  # fmt: skip
 
 

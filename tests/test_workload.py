@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sparsesim.datafiles import data_dir
 from sparsesim.errors import UserError
 from sparsesim.workload import (
     DTYPE_BYTES,
@@ -694,3 +695,17 @@ def test_fuzz_jsonl(values):
 def test_fuzz_toml(start, length, text):
     broken = MODEL[:start] + text + MODEL[start + length :]
     loads_or_says_why(".toml", broken.encode("utf-8", "surrogatepass"))
+
+
+@pytest.mark.parametrize(
+    ("name", "file"), [("llama-3.1-8b", "llama-3.1-8b.toml"), ("mixed-trace", "mixed-trace.jsonl")]
+)
+def test_a_message_on_a_packaged_file_does_not_say_where_it_is_installed(name: str, file: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        load_workload(name, phase="nope")
+    assert caught.value.problems[0].startswith(f"{file}: phase: expected ")
+    mine = tmp_path / file
+    mine.write_bytes((data_dir("workloads") / file).read_bytes())
+    with pytest.raises(UserError) as caught:
+        load_workload(mine, phase="nope")
+    assert caught.value.problems[0].startswith(f"{mine}: phase: expected ")

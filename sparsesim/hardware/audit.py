@@ -114,11 +114,15 @@ def findings(gpu: GpuSpec) -> list[str]:
     file from loading.
     """
     lines = []
+    rows = audit(gpu)
     if gpu.clock.boost > gpu.clock.max:  # a rated clock that the chip cannot run at: one of the two is mistyped
+        boost, most = (next(row for row in rows if row.path == f"clock.{name}") for name in ("boost", "max"))
+        there = f" in {most.file}" if most.file != boost.file else ""  # either may be what a variant changed
         lines.append(
-            f"{gpu.name}: clock.boost: expected at most clock.max ({gpu.clock.max:g} Hz), found {gpu.clock.boost:g} Hz"
+            f"{boost.file or gpu.name}: clock.boost: expected at most clock.max ({most.value:g} {most.unit}{there}), "
+            f"found {boost.value:g} {boost.unit}"
         )
-    for row in audit(gpu):
+    for row in rows:
         where = f"{row.file or gpu.name}: {row.path}"
         if row.value is None:
             lines.append(f"{where}: expected a value, found none")

@@ -54,9 +54,20 @@ def load_workload(
     """
     _check_arguments(tokens, dtype, pattern)
     path = _find(name_or_path)
+    try:
+        return _load(path, Selection(phase, tokens), Overrides(dtype, pattern))
+    except UserError as error:
+        if path.stem != str(name_or_path):
+            raise
+        # of a packaged file a message has the name alone: where it is installed is nothing that the user gave
+        place = f"{path.parent}{os.sep}"
+        raise UserError(line.removeprefix(place) for line in error.problems) from None
+
+
+def _load(path: Path, selection: Selection, overrides: Overrides) -> Workload:
+    """The part of a file that was selected; raises UserError with every problem."""
     if path.is_dir():
         raise UserError(f"{path}: expected a file, found a directory")
-    selection, overrides = Selection(phase, tokens), Overrides(dtype, pattern)
     suffix = path.suffix.lower()
     if suffix == ".toml":
         return load_model(path, selection, overrides)

@@ -26,7 +26,7 @@ from sparsesim.explore import Explorer, parse_state
 from sparsesim.explore.answers import CURVE
 from sparsesim.explore.hardware_file import hardware_file
 from sparsesim.explore.server import make_app, open_socket
-from sparsesim.explore.state import slider_of, sliders
+from sparsesim.explore.state import load_board, slider_of, sliders
 from sparsesim.hardware import load_gpu
 from sparsesim.measured import COLUMNS, read_measured
 from sparsesim.scenarios.breakeven import SIDES, TOKENS
@@ -267,6 +267,33 @@ def test_the_hardware_file_is_the_gpu_that_was_explored(port, tmp_path, capsys):
     assert tomllib.loads(hardware_file(parse_state([])))["extends"] == "a100_pcie_80gb"
 
 
+def test_a_board_of_a_file_is_offered_and_its_file_is_what_the_command_names(tmp_path, capsys):
+    """Only what the server was started with: an address names no file."""
+    path = tmp_path / "half dram.toml"
+    path.write_text(
+        'extends = "a100_pcie_80gb"\nname = "half_dram"\ntitle = "Half"\nhypothetical = true\n[dram]\nbytes_per_s = '
+        '{ value = 968, unit = "GB/s", source = "study", status = "assumed", note = "half" }\n'
+    )
+    explorer = Explorer(boards=[load_board(str(path))])
+    assert {"value": "half_dram", "text": "Half"} in explorer.choices()["gpu"]
+    pairs = [*SMALL.items(), ("gpu", "half_dram"), ("set", "l2.bytes=20MiB")]
+    state = parse_state(pairs, explorer.boards)
+    answer = explorer.answer(state)
+    program, *words = shlex.split(answer["command"])
+    assert (program, words[words.index("--gpu") + 1]) == ("sparsesim", str(path))
+    assert main([*words, "--json", "-"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["after"]["time_us"] == pytest.approx(answer["result"]["time_us"], rel=1e-12)
+    (tmp_path / "elsewhere").mkdir()
+    download = tmp_path / "elsewhere" / "down.toml"
+    download.write_text(hardware_file(state))
+    assert load_gpu(download).dram == load_gpu(path).dram
+    assert load_gpu(download).l2 == state.gpu.l2
+    for given, expected in (("half_dram", {}), (str(path), explorer.boards)):
+        with pytest.raises(UserError, match="gpu: expected a packaged name"):
+            parse_state([("gpu", given)], expected)
+
+
 # --- command ---
 
 
@@ -276,11 +303,19 @@ def test_the_hardware_file_is_the_gpu_that_was_explored(port, tmp_path, capsys):
         (["--port", "70000"], "--port: expected a port from 0 to 65535"),
         (["--port", "x"], "integer"),
         (["--gpu", "rtx409"], "did you mean 'rtx4090'?"),
+        (["--gpu", "nowhere.toml"], "nowhere.toml: expected a hardware file (TOML), found no such file"),
+        (["--gpu", "BOARD:rtx4090"], "name: expected one that no packaged GPU has, found 'rtx4090'"),
+        (["--gpu", "BOARD:a\\nb"], "name: expected letters, digits, _, . and -, at most 64, found"),
         (["--measured", "nowhere.csv"], "nowhere.csv: expected a CSV file"),
         (["--host", "256.0.0.1"], "--host, --port"),
     ],
 )
-def test_the_command_names_a_mistake(arguments, expected, capsys):
+def test_the_command_names_a_mistake(arguments, expected, tmp_path, capsys):
+    for word in arguments:
+        if word.startswith("BOARD:"):
+            text = f'extends = "a100_pcie_80gb"\nname = "{word.removeprefix("BOARD:")}"\n'
+            (tmp_path / "board.toml").write_text(text)
+            arguments = ["--gpu", str(tmp_path / "board.toml")]
     assert main(["explore", *arguments]) == 2
     assert expected in capsys.readouterr().err
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 from urllib.parse import urlencode
@@ -16,8 +17,11 @@ __all__ = ["register"]
 
 EXAMPLE = "Example: sparsesim explore --gpu h100_pcie --measured timings.csv"
 
-PackagedGpu = Annotated[
-    str | None, typer.Option("--gpu", metavar="GPU", help="Packaged GPU to begin with (see `sparsesim gpus`).")
+FirstGpu = Annotated[
+    str | None,
+    typer.Option(
+        "--gpu", metavar="GPU", help="GPU to begin with: packaged (see `sparsesim gpus`), or a hardware file."
+    ),
 ]
 Port = Annotated[int, opt.integer("--port", "Port; 0 takes a free one.")]
 Host = Annotated[
@@ -34,7 +38,7 @@ def register(app: typer.Typer) -> None:
 
 
 def explore(
-    gpu: PackagedGpu = None,
+    gpu: FirstGpu = None,
     measured: Measured = None,
     port: Port = 8765,
     host: Host = "127.0.0.1",
@@ -53,13 +57,20 @@ def explore(
         ) from None
     from sparsesim.explore.answers import Explorer
     from sparsesim.explore.server import LOOPBACK, make_app, open_socket, serve
-    from sparsesim.explore.state import parse_state
+    from sparsesim.explore.state import load_board, parse_state
+    from sparsesim.hardware import gpu_names
     from sparsesim.measured import read_measured
 
+    boards = []
+    if gpu is not None and (gpu.endswith(".toml") or os.sep in gpu):
+        board = load_board(gpu)
+        gpu = board.gpu.name
+        boards = [board] if gpu not in gpu_names() else []
     fields = {} if gpu is None else {"gpu": gpu}
-    parse_state(fields.items())  # a name that is none is answered here
     rows = [row for file in measured or () for row in read_measured(file)]
-    app = make_app(Explorer(rows), LOOPBACK if host in LOOPBACK else (*LOOPBACK, host.lower()))
+    explorer = Explorer(rows, boards)
+    parse_state(fields.items(), explorer.boards)  # a name that is none is answered here
+    app = make_app(explorer, LOOPBACK if host in LOOPBACK else (*LOOPBACK, host.lower()))
     listening = open_socket(host, port)
     try:
         shown = f"[{host}]" if ":" in host else host

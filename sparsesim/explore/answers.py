@@ -24,7 +24,7 @@ from sparsesim.attribution.launches import LaunchTimes
 from sparsesim.attribution.result import ranked
 from sparsesim.device.simulate import Device
 from sparsesim.errors import UserError
-from sparsesim.explore.state import MAX_SIDE, State, sliders
+from sparsesim.explore.state import MAX_SIDE, Board, State, sliders
 from sparsesim.hardware import gpu_names, load_gpu
 from sparsesim.kernels import splits
 from sparsesim.kernels.estimate import estimate_shapes
@@ -55,9 +55,12 @@ class Explorer:
     ----------
     measured : sequence of MeasuredRow
         Drawn beside the model where they are of the state's GPU, type, pattern and protocol.
+    boards : sequence of Board
+        Offered beside the packaged GPUs.
     """
 
-    def __init__(self, measured: Sequence[MeasuredRow] = ()) -> None:
+    def __init__(self, measured: Sequence[MeasuredRow] = (), boards: Sequence[Board] = ()) -> None:
+        self.boards = {board.gpu.name: board for board in boards}
         dense = {row.pair_key: row for row in measured if not row.is_sparse}
         self._pairs = [(dense[row.pair_key], row) for row in measured if row.is_sparse and row.pair_key in dense]
         self._memory: dict[tuple[object, ...], Any] = {}
@@ -67,7 +70,10 @@ class Explorer:
     def choices(self) -> dict[str, Any]:
         """What the page's lists offer."""
         return {
-            "gpu": [{"value": name, "text": load_gpu(name).title} for name in gpu_names()],
+            "gpu": [
+                *({"value": name, "text": load_gpu(name).title} for name in gpu_names()),
+                *({"value": name, "text": board.gpu.title} for name, board in self.boards.items()),
+            ],
             "workload": list(workload_names()),
             "dtype": list(DTYPES),
             "pattern": list(PATTERNS),

@@ -1,9 +1,10 @@
-"""The GPU that the sliders made, as a hardware file that extends the packaged one."""
+"""The GPU that the sliders made, as a hardware file that extends the one they started from."""
 
 from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 from sparsesim.explore.state import State, slider_of
 
@@ -18,15 +19,17 @@ def file_name(state: State) -> str:
 
 
 def hardware_file(state: State) -> str:
-    """TOML text for ``--gpu FILE``: `extends` the packaged GPU, with one table for each changed parameter.
+    """TOML text for ``--gpu FILE``: `extends` the GPU of `state.source`, with one table for each changed parameter.
 
     Values stand there as the address has them, so that nothing is rounded on the way.
     """
     base = state.base.gpu
+    # a download lies anywhere, so that a file is named by its whole path
+    start = str(Path(state.source).resolve()) if state.source != base.name else base.name
     lines = [
         f"# {base.title}, changed with sparsesim explore",
         "",
-        f"extends = {json.dumps(base.name)}",
+        f"extends = {json.dumps(start)}",
         f"name = {json.dumps(base.name + '_explored')}",
         f"title = {json.dumps(base.title + ', explored')}",
         "hypothetical = true",

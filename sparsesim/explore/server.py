@@ -92,7 +92,7 @@ def make_app(explorer: Explorer, hosts: tuple[str, ...] = LOOPBACK) -> Any:
                 numbers[name.removeprefix("at_")] = int(text)
         if lines:
             raise UserError(lines)
-        return parse_state([pair for pair in pairs if pair[0] not in own]), numbers
+        return parse_state([pair for pair in pairs if pair[0] not in own], explorer.boards), numbers
 
     def api(
         compute: Callable[..., dict[str, Any]], own: tuple[str, ...], turn: AbstractAsyncContextManager[Any]

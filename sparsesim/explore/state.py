@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from sparsesim.errors import Problem, UserError, nearest
-from sparsesim.hardware import GpuSpec, gpu_names
+from sparsesim.hardware import GpuSpec, gpu_names, load_gpu
 from sparsesim.kernels.datapath import family_dtype, rate_key
 from sparsesim.scenarios import Scenario, build_scenario
 from sparsesim.scenarios.paths import apply, hardware_values, parse_assignment, parse_quantity
@@ -18,7 +18,7 @@ from sparsesim.units import UNITS
 from sparsesim.workload import workload_names
 from sparsesim.workload.ops import GemmError
 
-__all__ = ["MAX_SIDE", "SLIDERS", "SPAN", "Slider", "State", "parse_state", "sliders"]
+__all__ = ["MAX_SIDE", "SLIDERS", "SPAN", "Board", "Slider", "State", "load_board", "parse_state", "sliders"]
 
 #: largest m, n and k: a launch of 65536³ still takes less than a second
 MAX_SIDE = 65536
@@ -37,6 +37,37 @@ DEFAULTS: dict[str, str] = {
     "gpu": "a100_pcie_80gb", "workload": "", "phase": "", "tokens": "", "op": "0", "m": "4096", "n": "2048",
     "k": "4096", "dtype": "f16", "pattern": "2:4", "stack": "cusparselt", "timing": "kernel", "l2": "rotating",
 }  # fmt: skip
+
+
+#: what a board of a file may be called: the name stands in addresses and in the name of a download
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+@dataclass(frozen=True)
+class Board:
+    """A GPU that whoever started the explorer gave as a file; a page knows its name alone."""
+
+    file: str
+    gpu: GpuSpec
+
+
+NO_BOARDS: Mapping[str, Board] = {}
+
+
+def load_board(file: str) -> Board:
+    """The board of a hardware file.
+
+    Raises
+    ------
+    UserError
+        Problems of the file, a name that an address cannot have, or one that is a packaged GPU's.
+    """
+    gpu = load_gpu(file)
+    if _NAME.fullmatch(gpu.name) is None:
+        raise UserError(Problem.line(file, "name", "letters, digits, _, . and -, at most 64", gpu.name))
+    if gpu.name in gpu_names() and gpu != load_gpu(gpu.name):
+        raise UserError(Problem.line(file, "name", "one that no packaged GPU has", gpu.name))
+    return Board(file, gpu)
 
 
 @dataclass(frozen=True)
@@ -65,6 +96,7 @@ class State:
     sets : the changes, ``path=value unit``, sorted
     op : which op of the workload is drawn
     query : the fields of the address that are not their default
+    source : what ``--gpu`` takes for the GPU of `base`: a packaged name or a file
     """
 
     base: Scenario
@@ -72,6 +104,7 @@ class State:
     sets: tuple[str, ...]
     op: int
     query: tuple[tuple[str, str], ...]
+    source: str
 
     @property
     def gpu(self) -> GpuSpec:
@@ -81,7 +114,7 @@ class State:
     def command(self) -> str:
         """The command that gives the same numbers for the op that is drawn."""
         scenario, op = self.scenario, self.scenario.workload.ops[self.op]
-        words = ["sparsesim", "whatif" if self.sets else "gemm", "--gpu", self.base.gpu.name]
+        words = ["sparsesim", "whatif" if self.sets else "gemm", "--gpu", self.source]
         words += ["-m", str(op.m), "-n", str(op.n), "-k", str(op.k)]
         if op.batch != 1:
             words += ["--batch", str(op.batch)]
@@ -94,12 +127,13 @@ class State:
         return shlex.join(words)
 
 
-def parse_state(pairs: Iterable[tuple[str, str]]) -> State:
+def parse_state(pairs: Iterable[tuple[str, str]], boards: Mapping[str, Board] = NO_BOARDS) -> State:
     """The view that the fields of an address mean.
 
     Parameters
     ----------
     pairs : (name, value) of each field; ``set`` may come several times, as ``l2.bytes=80MiB``
+    boards : by name, those that the explorer was started with
 
     Raises
     ------
@@ -125,9 +159,19 @@ def parse_state(pairs: Iterable[tuple[str, str]]) -> State:
             fields[name] = value
     if len(sets) > MAX_SETS:
         lines.append(Problem.line("set", "", f"at most {MAX_SETS} parameters", len(sets)))
-    for name, valid in (("gpu", gpu_names()), ("workload", ["", *workload_names()])):
+    for name, valid in (("gpu", [*gpu_names(), *boards]), ("workload", ["", *workload_names()])):
         if fields[name] not in valid:  # names only: a page must not open files
-            lines.append(Problem.line(name, "", "a packaged name", fields[name]) + nearest(fields[name], valid))
+            lines.append(
+                Problem.line(
+                    name,
+                    "",
+                    "a packaged name"
+                    if name == "workload" or not boards
+                    else f"a packaged name or {' or '.join(boards)}",
+                    fields[name],
+                )
+                + nearest(fields[name], valid)
+            )
     stack = re.split("[@:]", fields["stack"])[0]
     if stack not in stack_names():
         lines.append(Problem.line("stack", "", "a packaged stack", stack) + nearest(stack, stack_names()))
@@ -137,16 +181,19 @@ def parse_state(pairs: Iterable[tuple[str, str]]) -> State:
     }
     if lines:
         raise UserError(lines)
-    base = _scenario(fields, numbers)
+    board = boards.get(fields["gpu"])
+    base = _scenario(fields, numbers, fields["gpu"] if board is None else board.gpu)
     if numbers["op"] >= len(base.workload.ops):
         raise UserError(Problem.line("op", "", f"less than {len(base.workload.ops)}", numbers["op"]))
     scenario = _changed(base, sets)
     query = tuple((name, value) for name, value in fields.items() if value != DEFAULTS[name])
-    return State(base, scenario, tuple(sorted(sets)), numbers["op"], query)
+    source = fields["gpu"] if board is None else board.file
+    return State(base, scenario, tuple(sorted(sets)), numbers["op"], query, source)
 
 
-def _scenario(fields: dict[str, str], numbers: dict[str, int]) -> Scenario:
-    about: dict[str, Any] = {name: fields[name] for name in ("gpu", "dtype", "pattern", "stack", "timing", "l2")}
+def _scenario(fields: dict[str, str], numbers: dict[str, int], gpu: str | GpuSpec) -> Scenario:
+    about: dict[str, Any] = {name: fields[name] for name in ("dtype", "pattern", "stack", "timing", "l2")}
+    about["gpu"] = gpu
     if not fields["workload"]:
         return build_scenario(m=numbers["m"], n=numbers["n"], k=numbers["k"], **about)
     scenario = build_scenario(

@@ -443,10 +443,10 @@ def test_owners_are_those_of_the_last_line_that_matches(tmp_path):
 
 def test_faults_of_an_owners_file_are_named_together(tmp_path):
     path = tmp_path / "OWNERS"
-    path.write_text("* @all\nlonely\nmachanism:launch @x\n")
+    path.write_text("* @all\nlonely\nmachanism:launch @x\nclass: @y\nclass:* @z\n")
     with pytest.raises(UserError) as caught:
         load_owners(path)
-    assert [line.split(": ")[1] for line in caught.value.problems] == ["line 2", "line 3"]
+    assert [line.split(": ")[1] for line in caught.value.problems] == ["line 2", "line 3", "line 4"]
     with pytest.raises(UserError, match="expected an owners file"):
         load_owners(tmp_path / "none")
 

@@ -300,6 +300,18 @@ def test_a_trace_is_read_sorted_and_its_faults_are_named(tmp_path):
 # --- results ---
 
 
+def test_problems_of_load_schedule_and_names_come_together():
+    with pytest.raises(UserError) as caught:
+        simulate_serving(
+            "rtx409", "llama-3.2-1b", dtype="x", pattern="q", rate=-1.0, prompt=0, requests=0, scheduler="y", tp=0,
+            warmup=1.0, kv_tokens=1,
+        )  # fmt: skip
+    text = "\n".join(caught.value.problems)
+    fields = ("gpu", "rate", "prompt", "dtype", "pattern", "requests", "scheduler", "tp", "warmup", "kv-tokens")
+    assert all(f"{field}: expected" in text for field in fields)
+    assert len(caught.value.problems) == len(fields)
+
+
 @pytest.mark.parametrize(
     "options",
     [

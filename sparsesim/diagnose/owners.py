@@ -70,6 +70,8 @@ def load_owners(path: str | Path) -> Owners:
         prefix, colon, _ = pattern.partition(":")
         if colon and prefix.isalpha() and prefix not in PREFIXES:
             problems.add(f"line {number}", f"one of {', '.join(f'{p}:' for p in PREFIXES)} or a name", pattern)
+        elif colon and prefix in PREFIXES and pattern == f"{prefix}:":
+            problems.add(f"line {number}", f"what of {prefix}: is owned, or {prefix}:* for all", pattern)
         if not owners:
             problems.add(f"line {number}", "a pattern and its owners", line.strip())
         rules.append((pattern, " ".join(owners)))

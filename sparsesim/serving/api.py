@@ -13,7 +13,7 @@ from sparsesim.serving.measured import Cell, read_cells
 from sparsesim.serving.models import ServedModel, get_served_model
 from sparsesim.serving.requests import MAX_TOKENS, Arrivals, Lengths, read_trace
 from sparsesim.serving.results import ServingResult
-from sparsesim.serving.serve import Policy, serve
+from sparsesim.serving.serve import Policy, check_arguments, serve
 from sparsesim.serving.stack import ServingStack, get_serving_stack
 
 __all__ = ["simulate_serving", "validate_serving"]
@@ -99,14 +99,16 @@ def simulate_serving(
     if not 0.0 <= spread < 10.0:
         sizes.add("spread", "a coefficient of variation from 0 to 10", spread)
     problems.extend(sizes.lines)
+    policy = Policy(scheduler, max_seqs, max_tokens, chunked, memory_fraction, kv_tokens)
+    given = (policy, dtype, pattern, tp, len(coming.trace) or requests, replications, seed, warmup, host)
+    collect(lambda: check_arguments(*given))
     if problems:
         raise UserError(problems)
     assert isinstance(spec, GpuSpec)
     assert isinstance(served, ServedModel)
     assert isinstance(stack, ServingStack)
     found = serve(
-        spec, served, stack, coming, Lengths(prompt, output, spread),
-        Policy(scheduler, max_seqs, max_tokens, chunked, memory_fraction, kv_tokens),
+        spec, served, stack, coming, Lengths(prompt, output, spread), policy,
         dtype=dtype, pattern=pattern, tp=tp, requests=len(coming.trace) or requests,
         replications=1 if kind == "trace" else replications, seed=seed, warmup=warmup, host=host, exact=exact,
         progress=progress,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sparsesim._version import __version__
-from sparsesim.errors import ProblemList
+from sparsesim.errors import ProblemList, UserError
 from sparsesim.hardware import GpuSpec
 from sparsesim.results import config_hash
 from sparsesim.serving.engine import FrontEnd, Trace, run_engine
@@ -25,7 +25,7 @@ from sparsesim.serving.steps import StepModel, interpolation_error
 from sparsesim.simulator import Simulator
 from sparsesim.sparsity import Pattern
 
-__all__ = ["GAIN_METRICS", "Policy", "serve"]
+__all__ = ["GAIN_METRICS", "Policy", "check_arguments", "serve"]
 
 POLICIES = ("continuous", "static")
 DTYPES = ("bf16", "f16", *QUANTISED)
@@ -111,7 +111,7 @@ def serve(
         The type has no dense kernel on this GPU.
     """
     policy = policy or Policy()
-    _check(policy, dtype, pattern, tp, requests, replications, seed, warmup, host)
+    check_arguments(policy, dtype, pattern, tp, requests, replications, seed, warmup, host)
     max_seqs = policy.max_seqs or stack.max_seqs
     simulator = Simulator(gpu, stack.gemm_stack)
 
@@ -207,7 +207,7 @@ def _gains(results: tuple[VariantResult, ...]) -> tuple[Gain, ...]:
     return tuple(found)
 
 
-def _check(
+def check_arguments(
     policy: Policy,
     dtype: str,
     pattern: str,
@@ -224,7 +224,10 @@ def _check(
         problems.add("scheduler", f"one of {', '.join(POLICIES)}", policy.name)
     if dtype not in DTYPES:
         problems.add("dtype", f"one of {', '.join(DTYPES)}", dtype)
-    Pattern.parse(pattern)
+    try:
+        Pattern.parse(pattern)
+    except UserError as error:
+        problems.lines += error.problems
     for name, value, least, most in (
         ("tp", tp, 1, 64),
         ("requests", requests, 1, 1_000_000),

@@ -8,6 +8,7 @@ import random
 from dataclasses import replace
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 
 from sparsesim.__main__ import main
@@ -18,6 +19,7 @@ from sparsesim.diagnose.quality import compare_quality, read_quality
 from sparsesim.diagnose.runlines import run_lines
 from sparsesim.errors import UserError
 from sparsesim.hardware import load_gpu, override
+from sparsesim.quality.stats import paired
 from sparsesim.stacks import get_stack, stack_files
 from sparsesim.stacks.rules import Rule
 from sparsesim.workload import Gemm, Workload
@@ -353,6 +355,42 @@ def test_an_overall_drop_of_quality_is_named(tmp_path, run):
     assert "--quality fix-1.quality.json" in found.to_dict()["fixes"][0]["validation"]
     unchanged = quick(with_quality(run, paths[0]), with_quality(run, paths[0]))
     assert (unchanged.first, unchanged.decision.verdict) == (None, "ship")
+
+
+def sliced(path, seed, drop=0.0, where=-1, slices=10, samples=600, seeds=3):
+    """Right and wrong answers of a model that was trained anew: the same held-out samples, other noise; `drop` of the
+    right ones are lost in one slice, or in all of them."""
+    hard = np.random.default_rng(1).random(samples) < 0.15
+    rng = np.random.default_rng(seed)
+    of = np.arange(samples) % slices
+    right = np.where(rng.random((seeds, samples)) < 0.03, hard, ~hard)
+    lost = rng.random((seeds, samples)) < (drop if where < 0 else np.where(of == where, drop, 0.0))
+    answers = (right & ~lost).astype(float).tolist()
+    entry = {"model": "m", "metric": "acc", "better": "higher", "task": "t", "samples": answers}
+    document = {"format": "sparsesim quality 1", "study": "x", "entries": [entry],
+                "tasks": {"t": {"slices": [f"s{i}" for i in of]}}}  # fmt: skip
+    return write(path, json.dumps(document))
+
+
+def test_noise_has_no_cause_and_what_is_none_has(tmp_path, run):
+    """Of ten slices' figures some are worse by chance: an unchanged model, measured anew, names none of them."""
+    base = with_quality(run, sliced(tmp_path / "base.json", 0))
+    by_figure = 0
+    for seed in range(2, 22):
+        found = quick(base, with_quality(run, sliced(tmp_path / "new.json", seed)))
+        assert found.first is None, (seed, found.first)
+        assert found.decision.verdict in ("hold", "ship")
+        by_figure += max(drift.severity for drift in found.drifts) > 1.0
+    assert by_figure > 10  # by figures alone, most would have had a cause
+    drop = quick(base, with_quality(run, sliced(tmp_path / "new.json", 2, 0.6, where=3)))
+    assert (drop.first.id, drop.quality_where) == ("weights", "slice t/s3")
+    drop = quick(base, with_quality(run, sliced(tmp_path / "new.json", 2, 0.3)))
+    assert (drop.first.id, drop.quality_where) == ("weights", "all slices")
+    # the slices of a task are judged together, the task as a whole by itself
+    by_slice = {drift.slice: drift for drift in drop.drifts}
+    ours, theirs = (np.asarray(each.quality.own["acc", "t/s3"].samples) for each in (base, drop.candidate))
+    alone = paired(ours - theirs)
+    assert by_slice["t/s3"].high - by_slice["t/s3"].low > 1.5 * (alone.high - alone.low)
 
 
 def test_a_drop_in_one_slice_is_named_with_the_slice(tmp_path, run):

@@ -42,9 +42,11 @@ class QualityCause:
         return {name: getattr(self, name) for name in ("id", "what", "loss", "change", "exact")}
 
 
-def where_it_is(drifts: Sequence[QualityDrift]) -> str:
-    """``all slices`` or the slices of the worst metric that carry its drop."""
-    worst = drifts[0]
+def where_it_is(worst: QualityDrift, drifts: Sequence[QualityDrift]) -> str:
+    """``all slices`` or those of the worst drift's metric, out of all `drifts`, that drop with it.
+
+    Few samples make a slice of its own undecided: that it drops with the others is said by its figure, not its verdict.
+    """
     same = [d for d in drifts if d.metric == worst.metric and d.slice != WHOLE]
     parts = [d for d in same if not any(other.slice.startswith(f"{d.slice}/") for other in same)]
     hit = [d.slice for d in parts if d.severity >= ALONE * worst.severity]

@@ -253,10 +253,10 @@ def diagnose(
             mechanisms = (finder or MechanismFinder(evaluator)).difference(own.base, after, effect)
     causes = _causes(found, effect, lost, unexplained, mechanisms, owners)
     of_quality: list[QualityCause] = []
-    bad = [drift for drift in drifts if drift.state == "fail" or (drift.state == "undecided" and drift.severity > 1)]
+    bad = [drift for drift in drifts if drift.worse]
     if bad and base.quality is not None and candidate.quality is not None:
         of_quality = quality_causes(base.quality, candidate.quality, bad[0], changes)
-        named = _quality_first(of_quality[0], bad, owners, changes)
+        named = _quality_first(of_quality[0], bad[0], drifts, owners, changes)
         # the figure that is further beyond what is let pass is named first
         beyond = -lost / max(-math.log1p(-settings.tolerance), 1e-9)
         causes = [named, *causes] if bad[0].severity > beyond or not causes else [causes[0], named, *causes[1:]]
@@ -279,8 +279,8 @@ def diagnose(
         base=base, candidate=candidate, outcomes=outcomes, figures=figures, effect=effect, found=found,
         unexplained=unexplained, first=causes[0] if causes else None, causes=tuple(causes),
         mechanisms=tuple(mechanisms), drifts=tuple(drifts), quality_causes=tuple(of_quality),
-        quality_where=where_it_is(bad) if bad else "", slice=cut, ops=_op_pairs(evaluator, cut), fixes=tuple(fixes),
-        decision=decision, settings=settings, notes=tuple(dict.fromkeys(notes)),
+        quality_where=where_it_is(bad[0], drifts) if bad else "", slice=cut, ops=_op_pairs(evaluator, cut),
+        fixes=tuple(fixes), decision=decision, settings=settings, notes=tuple(dict.fromkeys(notes)),
     )  # fmt: skip
 
 
@@ -378,14 +378,16 @@ def _causes(
 
 
 def _quality_first(
-    cause: QualityCause, bad: Sequence[QualityDrift], owners: Owners, changes: Sequence[Change]
+    cause: QualityCause,
+    worst: QualityDrift,
+    drifts: Sequence[QualityDrift],
+    owners: Owners,
+    changes: Sequence[Change],
 ) -> FirstCause:
     same = [change for change in changes if change.id == cause.change]
     subjects = ["mechanism:quality", "class:quality", f"change:{cause.id}", *(s for c in same for s in subjects_of(c))]
-    what = f"{cause.what} (in {where_it_is(bad)})"
-    return FirstCause(
-        cause.id, what, "quality", f"quality: {bad[0].metric}", cause.loss, "quality", owners.of(subjects)
-    )
+    what = f"{cause.what} (in {where_it_is(worst, drifts)})"
+    return FirstCause(cause.id, what, "quality", f"quality: {worst.metric}", cause.loss, "quality", owners.of(subjects))
 
 
 def _hidden(found: Attributed, effect: str, lost: float) -> list[str]:

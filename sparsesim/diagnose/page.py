@@ -117,8 +117,7 @@ def context(diagnosis: Diagnosis, folder: str = "") -> dict[str, Any]:
             "meaning": meaning_of(first.mechanism),
             "owner": first.owner,
         },
-        "no_cause": "no figure is worse than the base's" if diagnosis.found.changes or diagnosis.drifts
-        else "the two runs differ in nothing that has an effect",
+        "no_cause": _no_cause(diagnosis),
         "reasons": list(diagnosis.decision.reasons),
         "figures": [
             {"title": f.title, "base": f"{f.base:.4g} {f.unit}", "candidate": f"{f.candidate:.4g} {f.unit}",
@@ -158,6 +157,14 @@ def context(diagnosis: Diagnosis, folder: str = "") -> dict[str, Any]:
         f"{100 * diagnosis.settings.tolerance:g} %, model error {100 * diagnosis.settings.model_error:g} %, quality "
         f"allowance {100 * diagnosis.settings.allowance:g} %",
     }  # fmt: skip
+
+
+def _no_cause(diagnosis: Diagnosis) -> str:
+    if any(drift.state != "pass" for drift in diagnosis.drifts):
+        return "no loss of quality is known from noise; more samples or seeds would decide"
+    if diagnosis.found.changes or diagnosis.drifts:
+        return "no figure is worse than the base's"
+    return "the two runs differ in nothing that has an effect"
 
 
 def _followed(diagnosis: Diagnosis) -> str:

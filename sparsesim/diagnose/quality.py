@@ -22,14 +22,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sparsesim.errors import Problem, ProblemList, UserError, nearest
-from sparsesim.quality.stats import paired
+from sparsesim.quality.stats import LEVEL, paired
 from sparsesim.units import is_figure, no_numbers
 
 __all__ = ["VARIANT", "QualityDrift", "QualityRecord", "QualityRun", "compare_quality", "read_quality"]
@@ -46,7 +46,10 @@ WHOLE = "all"
 
 @dataclass(frozen=True)
 class QualityRecord:
-    """One figure of one variant on one slice; `samples` by seed and sample, empty where there are none."""
+    """One figure of one variant on one slice; `samples` by seed and sample, empty where there are none.
+
+    `together` are the slices of the task that are judged with it: of so many, one looks bad by chance.
+    """
 
     metric: str
     higher_is_better: bool
@@ -56,6 +59,7 @@ class QualityRecord:
     samples: _Samples
     slice: str
     variant: tuple[tuple[str, str], ...]
+    together: int = 1
 
 
 @dataclass(frozen=True)
@@ -81,8 +85,8 @@ class QualityRun:
 class QualityDrift:
     """Loss of quality of the candidate against the base on one metric and slice: positive is worse.
 
-    `low` and `high` bound the 95 % interval, paired where both have the same samples; None where it is unknown.
-    `allowed` is the loss that is let pass.
+    `low` and `high` bound the 95 % interval, paired where both have the same samples; None where it is unknown. With
+    samples the slices of a task are judged together (Bonferroni). `allowed` is the loss that is let pass.
     """
 
     metric: str
@@ -108,6 +112,13 @@ class QualityDrift:
         if self.high <= self.allowed:
             return "pass"
         return "fail" if self.low > self.allowed else "undecided"
+
+    @property
+    def worse(self) -> bool:
+        """Whether it has to have a cause: a loss beyond the allowance that is not noise, as far as is known."""
+        if self.state == "pass" or self.severity <= 1.0:
+            return False
+        return self.low is None or self.low > 0.0
 
     @property
     def severity(self) -> float:
@@ -239,7 +250,8 @@ def _records(problems: ProblemList, path: str, table: Any, tasks: Mapping[str, A
         drawn = [[math.fsum(row) / len(row) for row in seed] for seed in zip(*parts.values(), strict=True)]
     out = [_sampled(common, name, drawn)]
     for part, values in parts.items():
-        out.append(_sampled(common, part if name == WHOLE else f"{name}/{part}", values))
+        found = _sampled(common, part if name == WHOLE else f"{name}/{part}", values)
+        out.append(replace(found, together=len(parts)))
     return out
 
 
@@ -300,7 +312,8 @@ def _drift(ours: QualityRecord, theirs: QualityRecord, allowance: float) -> Qual
     high: float | None = None
     both = bool(ours.samples and theirs.samples) and _shape(ours.samples) == _shape(theirs.samples)
     if both:
-        found = paired(sign * (np.asarray(ours.samples) - np.asarray(theirs.samples)))
+        level = 1.0 - (1.0 - LEVEL) / max(ours.together, theirs.together)
+        found = paired(sign * (np.asarray(ours.samples) - np.asarray(theirs.samples)), level)
         loss, low, high = found.mean, found.low, found.high
     elif None not in (ours.low, ours.high, theirs.low, theirs.high):
         # of a loss the upper end takes the better end of ours and the worse end of theirs

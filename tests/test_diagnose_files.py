@@ -303,6 +303,10 @@ def test_what_no_change_explains_is_said_to_be_unexplained(tmp_path):
     assert found.unexplained == pytest.approx(math.log(49 / 61))
     assert found.decision.verdict == "roll back"
     assert of_profiles(tmp_path, base, base).first is None
+    # nor has the noise of two profiles of one thing
+    again = of_profiles(tmp_path, base, [(WIDE, SPARSE, 25.4), (DOWN, SPARSE, 24.2)])
+    assert (again.first, again.decision.verdict) == (None, "ship")
+    assert again.unexplained == pytest.approx(math.log(49 / 49.6))
 
 
 def test_a_measured_run_is_not_compared_with_a_simulated_one(tmp_path):

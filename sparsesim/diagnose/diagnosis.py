@@ -251,15 +251,17 @@ def diagnose(
             own = cut if one else find_slice(evaluator, base, alone, effect)
             after = own.candidate if own is not cut else apply(own.base, own.candidate, [_within(worst, own)])
             mechanisms = (finder or MechanismFinder(evaluator)).difference(own.base, after, effect)
-    causes = _causes(found, effect, lost, unexplained, mechanisms, owners)
+    # two profiles of one thing differ, too: what is let pass of a measured loss needs no change that explains it
+    beyond = unexplained if unexplained <= -max(MATERIAL, -math.log1p(-settings.tolerance)) else 0.0
+    causes = _causes(found, effect, lost, beyond, mechanisms, owners)
     of_quality: list[QualityCause] = []
     bad = [drift for drift in drifts if drift.worse]
     if bad and base.quality is not None and candidate.quality is not None:
         of_quality = quality_causes(base.quality, candidate.quality, bad[0], changes)
         named = _quality_first(of_quality[0], bad[0], drifts, owners, changes)
         # the figure that is further beyond what is let pass is named first
-        beyond = -lost / max(-math.log1p(-settings.tolerance), 1e-9)
-        causes = [named, *causes] if bad[0].severity > beyond or not causes else [causes[0], named, *causes[1:]]
+        times = -lost / max(-math.log1p(-settings.tolerance), 1e-9)
+        causes = [named, *causes] if bad[0].severity > times or not causes else [causes[0], named, *causes[1:]]
     fixes: list[Fix] = []
     if causes:
         subjects = (f"mechanism:{causes[0].mechanism}", f"class:{causes[0].mechanism_class}")
@@ -367,7 +369,7 @@ def _causes(
         name = mechanisms[0].name if first else NOT_ATTRIBUTED
         subjects = (f"mechanism:{name}", f"class:{class_of(name)}", *subjects_of(change))
         causes.append(FirstCause(change.id, change.what, change.kind, effect, share, name, owners.of(subjects)))
-    if unexplained <= -MATERIAL:
+    if unexplained:
         text = "measured, but none of the changes found explains it in the model"
         own = FirstCause(
             NOT_MODELLED, text, "unknown", effect, unexplained, NOT_MODELLED, owners.of([f"mechanism:{NOT_MODELLED}"])

@@ -223,3 +223,19 @@ def test_mistakes_are_one_line_each(gemms, arguments, expected, capsys):
 def test_a_model_without_shape_cannot_be_simulated():
     with pytest.raises(UserError, match=r"models\.d16: expected the shape to simulate"):
         frontier(made(0.1), load_gpu("a100_pcie_80gb"), Sla())
+
+
+def test_messages_name_the_file_and_all_shapes_that_cannot_be_simulated(tmp_path, capsys):
+    entry = {"metric": "ppl", "better": "lower", "value": 10.0}
+    entries = [{"model": model, **entry} for model in ("a", "b", "c")]
+    models = {"a": {"served": "llama-3.2-33b"}, "b": {"served": "none.json"}}
+    path = tmp_path / "q.json"
+    path.write_text(json.dumps({"study": "ours", "entries": entries, "models": models}))
+    assert main(["frontier", str(path), "--gpu", "a100_pcie_80gb"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(": expected")[0] for line in lines] == [
+        f"error: {path}: models.a.served", f"error: {path}: models.b.served: none.json", f"error: {path}: models.c"
+    ]  # fmt: skip
+    assert "did you mean 'llama-3.2-3b'" in lines[0]
+    assert main(["frontier", str(path), "--gpu", "a100_pcie_80gb", "--task", "x"]) == 2
+    assert f"{path}: task: expected one of task, found 'x'" in capsys.readouterr().err

@@ -25,6 +25,7 @@ from sparsesim.lowering import NoKernelError
 from sparsesim.quality.latency import Latency, Sla, simulate_latency
 from sparsesim.quality.record import Entry, QualityFile, Scale
 from sparsesim.quality.stats import Interval
+from sparsesim.serving.models import get_served_model
 
 __all__ = ["BreakEven", "Comparison", "Frontier", "Point", "frontier", "join", "verdict"]
 
@@ -195,16 +196,24 @@ def frontier(
     entries = [e for e in file.entries if e.task == task]
     if not entries:
         known = ", ".join(dict.fromkeys(e.task for e in file.entries))
-        raise UserError(f"{file.study}: task: expected one of {known}, found {task!r}")
+        raise UserError(f"{file.where}: task: expected one of {known}, found {task!r}")
     for key in keys:
         file.find(key, task)
     if keys:
         entries = [e for e in entries if e.dense or e.key in keys]
-    missing = sorted({e.model for e in entries} - set(file.models))
-    if missing:
-        raise UserError(
-            [f"{file.study}: models.{name}: expected the shape to simulate, found none" for name in missing]
-        )
+    lines: list[str] = []
+    for name in sorted({e.model for e in entries}):
+        shape = file.models.get(name)
+        if shape is None:
+            lines.append(f"{file.where}: models.{name}: expected the shape to simulate, found none")
+        elif shape.served is not None:
+            try:
+                get_served_model(shape.served)
+            except UserError as error:
+                place = f"{file.where}: models.{name}.served: "
+                lines += [place + line.removeprefix("model: ") for line in error.problems]
+    if lines:
+        raise UserError(lines)
     scale = scale or file.scale
     variants = [(e.model, e.pattern, e.dtype if e.dtype in SIMULATED else sla.dtype) for e in entries]
     found: dict[tuple[str, str, str], Latency] = {}
@@ -240,12 +249,12 @@ def join(
     dense = [p for p in points if p.entry.pattern == "dense"]
     sizes = [p for p in dense if p.entry.dense and not p.entry.dtype] or [p for p in dense if p.entry.dense]
     if not sizes:
-        raise UserError(f"{file.study}: entries: expected at least one dense model, found none")
+        raise UserError(f"{file.where}: entries: expected at least one dense model, found none")
     if baseline is not None:
         chosen = next((p for p in dense if p.entry.key == baseline), None)
         if chosen is None:
             raise UserError(
-                f"{file.study}: baseline: expected one of {', '.join(p.entry.key for p in dense)}, found {baseline!r}"
+                f"{file.where}: baseline: expected one of {', '.join(p.entry.key for p in dense)}, found {baseline!r}"
             )
     else:
         chosen = max(sizes, key=lambda p: p.seconds)

@@ -152,7 +152,7 @@ def check(
     if not drifts:
         found = ", ".join(candidates) or "none"
         raise UserError(
-            f"{file.study}: expected a candidate and a dense baseline of its name and task, found no pair for {found}"
+            f"{file.where}: expected a candidate and a dense baseline of its name and task, found no pair for {found}"
         )
     return drifts
 

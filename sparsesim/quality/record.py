@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from sparsesim.errors import Problem, UserError, nearest
 from sparsesim.quality.stats import LEVEL, Interval, from_halves, paired
@@ -166,6 +166,12 @@ class QualityFile(_Strict):
     models: dict[str, ModelShape] = {}
     scale: Scale = Scale()
     provenance: dict[str, Any] = {}
+    _file: str = PrivateAttr(default="")
+
+    @property
+    def where(self) -> str:
+        """What messages call it: the file it came from, else the study."""
+        return self._file or self.study
 
     @model_validator(mode="after")
     def _consistent(self) -> QualityFile:
@@ -209,7 +215,7 @@ class QualityFile(_Strict):
             if entry.key == key and task in (None, entry.task):
                 return entry
         keys = list(dict.fromkeys(entry.key for entry in self.entries))
-        raise UserError(f"{self.study}: expected an entry such as {keys[0]}, found {key!r}{nearest(key, keys)}")
+        raise UserError(f"{self.where}: expected an entry such as {keys[0]}, found {key!r}{nearest(key, keys)}")
 
     def own(self, entry: Entry) -> Interval:
         """Value of one entry with its interval."""
@@ -289,6 +295,7 @@ def parse_quality(document: Any, where: str) -> QualityFile:
             for path, value in no_numbers(found.provenance)
         ]
         if not lines:
+            found._file = where
             return found
     except ValidationError as error:
         lines = [_line(where, item) for item in error.errors(include_url=False)]

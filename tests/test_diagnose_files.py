@@ -197,6 +197,7 @@ BAD = {
         "setting.flags: expected one of", "did you mean 'plan-cache'", "setting.layout", "setting.flag: expected a key"
     ],
     'tuned_for = "h100"\nset = ["l2.byts=3"]\n' + RUN: ["tuned_for: ", "did you mean 'h100_sxm5'", "l2.byts"],
+    'baseline = "b"\n' + RUN: ["baseline: expected 'heuristic' or 'search', found 'b'"],
     "gpu = ": ["expected valid TOML"],
 }  # fmt: skip
 
@@ -236,6 +237,27 @@ def test_results_of_simulate_are_runs_again(tmp_path, capsys):
     assert main(["gemm", "--gpu", "a100_pcie_80gb", "-m", "512", "-n", "512", "-k", "512", "--json", str(gemm)]) == 0
     assert quick(read_run(gemm), read_run(gemm)).decision.verdict == "ship"
     capsys.readouterr()
+
+
+def test_faults_of_a_result_name_the_file(tmp_path, capsys):
+    path = simulated(tmp_path, "base.json")
+    good = path.read_text()
+    faults = {
+        "stack": lambda d: d.update(stack="my-stack"),
+        "timing": lambda d: d.update(timing="slow"),
+        "m: expected a positive integer, found -3": lambda d: d["rows"][0]["gemm"].update(m=-3),
+        "m: expected a positive integer, found '30'": lambda d: d["rows"][0]["gemm"].update(m="30"),
+        "rows: expected at least one op, found []": lambda d: d.update(rows=[]),
+        "ops: expected unique names": lambda d: d["rows"][1]["gemm"].update(name=d["rows"][0]["gemm"]["name"]),
+    }
+    for words, change in faults.items():
+        document = json.loads(good)
+        change(document)
+        write(path, json.dumps(document))
+        assert main(["diagnose", str(path), str(path)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"error: {path}: "), line
+        assert words in line
 
 
 def test_a_result_of_an_unknown_board_asks_for_its_file(tmp_path, capsys):

@@ -128,7 +128,7 @@ def _runs(
         except UserError as error:
             lines += error.problems
     if lines:
-        raise UserError(lines)
+        raise UserError(dict.fromkeys(lines))  # one file may be both
     return runs[0], runs[1]
 
 

@@ -60,7 +60,7 @@ class RunFields(_Fields):
     tuned_for: Text | None = None
     stack: Text | None = None
     setting: SettingFields | None = None
-    baseline: Annotated[str, Field(pattern="^(heuristic|search)$")] | None = None
+    baseline: Literal["heuristic", "search"] | None = None
     workload: Text | None = None
     gemms: tuple[dict[str, Any], ...] = ()
     tokens: Positive | None = None

@@ -318,6 +318,8 @@ def _from_result(path: Path, hardware: Iterable[str | Path]) -> Run:
         raise UserError(Problem.line(where, "schema", f"{SCHEMA!r}, or the JSON of gemm", document.get("schema")))
     try:
         rows: list[Any] = [{"gemm": document, "count": 1, "family": ""}] if single else document["rows"]
+        if rows == []:
+            raise UserError(Problem.line(where, "rows", "at least one op", rows))
         ops = tuple(_op_of_row(row) for row in rows)
         gpu, source = _gpu_of(document, hardware, where)
         clock = document["clock"]
@@ -337,6 +339,8 @@ def _from_result(path: Path, hardware: Iterable[str | Path]) -> Run:
             **settings,
             recorded=(float(times[0]), float(times[1])),
         )
+    except UserError as error:
+        raise UserError(line if line.startswith(where) else f"{where}: {line}" for line in error.problems) from None
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         found = f"{type(error).__name__}: {error}"
         raise UserError(Problem.line(where, "", "the fields that `sparsesim simulate --json` writes", found)) from None

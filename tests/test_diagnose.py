@@ -92,6 +92,10 @@ NARROW = replace(BASE, gpu=SLOW, workload=Workload("w", "", "", (Gemm("narrow", 
 BIG = replace(BASE, workload=Workload("big", "", "", (Gemm("big", 8192, 1024, 8192, pattern="2:4"),)))
 WIDE = replace(BASE, workload=Workload("w", "", "", (Gemm("down", 8192, 1024, 1040, pattern="2:4"),)))
 HEAD = replace(BASE, workload=Workload("w", "", "", (*OPS, Gemm("head", 8192, 512, 1024, pattern="2:4"))))
+#: a layer that gains more than the others
+WITH_HEAD = replace(BASE, workload=Workload("w", "", "", (*OPS, Gemm("head", 8192, 2048, 8192, pattern="2:4"))))
+ADA = replace(BASE, gpu=load_gpu("rtx4090"), gpu_source="rtx4090")
+GRAPH = replace(BASE, protocol=Protocol("graph", "warm"))
 CASES = {
     "k of one layer odd": Planted(run_of(lambda op: replace(op, k=4100), only="down"), "ops.p/down.k", "fallback"),
     "m of one layer odd": Planted(run_of(lambda op: replace(op, m=4100), only="up"), "ops.p/up.m", "fallback"),
@@ -175,6 +179,40 @@ CASES = {
     "cold L2": Planted(
         replace(BASE, protocol=Protocol("kernel", "cold")), "protocol.l2",
         base=replace(BASE, protocol=Protocol("kernel", "warm")),
+    ),
+    "DRAM reached less": Planted(scaled("dram.achieved_fraction", 0.25), "dram.achieved_fraction", "dram"),
+    "DRAM answers late": Planted(scaled("dram.latency", 8.0), "dram.latency", figure="throughput"),
+    "sparse instructions issue slower": Planted(
+        board({"tensor.sparse_issue_ratio": 2.0}), "tensor.sparse_issue_ratio", "issue"
+    ),
+    "a board that idles hot": Planted(
+        board({"power.idle": 200.0}, BIG), "power.idle", base=BIG, figure="throughput"
+    ),
+    "less shared memory, and less of it for a CTA": Planted(
+        board({"smem.bytes": 80 * 1024.0, "smem.max_per_cta": 70 * 1024.0}), "hardware: smem", figure="throughput"
+    ),
+    "an op that no one pruned is added": Planted(
+        replace(BASE, workload=Workload("w", "", "", (*OPS, Gemm("p/new", 8192, 512, 2048, count=2)))),
+        "op added: p/new",
+    ),
+    "the layer that gained most is gone": Planted(
+        replace(WITH_HEAD, workload=BASE.workload), "op removed: head", base=WITH_HEAD
+    ),
+    "f16 sums no more": Planted(
+        run_of(lambda op: replace(op, acc_dtype="f32"), ADA), "dtype", base=run_of(
+            lambda op: replace(op, acc_dtype="f16"), ADA), figure="throughput"
+    ),
+    "a version that transposes its result": Planted(
+        replace(GRAPH, stack=get_stack("torch-cutlass@2.12")), "stack",
+        base=replace(GRAPH, stack=get_stack("torch-cutlass@2.10")),
+    ),
+    "an odd k and a slower DRAM": Planted(
+        board({"dram.bytes_per_s": 1.5e12}, run_of(lambda op: replace(op, k=4100), only="down")), "ops.p/down.k",
+        "fallback",
+    ),
+    "a hard power cap and one dense layer": Planted(
+        board({"power.limit": 110.0}, run_of(lambda op: op.with_pattern("dense"), only="o")), "power.limit",
+        figure="throughput",
     ),
     "a dense baseline that is searched": Planted(replace(BASE, baseline="search"), "baseline", figure="speedup"),
 }  # fmt: skip

@@ -105,7 +105,7 @@ SERVING = {
             "name": "sparse",
             "metrics": {
                 "ttft_p95_s": {"mean": 0.2, "low": 0.18, "high": 0.22},
-                "fallback_rate": {"mean": 0.25, "low": None, "high": None},
+                "fallback_rate": {"mean": 0.25, "low": 0.24, "high": 0.26},
                 "tensor_busy": {"mean": 0.3, "low": 0.29, "high": 0.31},
             },
         },
@@ -122,7 +122,7 @@ def test_metrics_are_found_in_each_kind_of_run():
     assert (speedup.value, speedup.low) == (pytest.approx(math.exp(0.3)), pytest.approx(math.exp(0.2)))
     assert find(SERVING, "effective_speedup", of="e2e_p95_s").value == pytest.approx(math.exp(0.1))
     assert find(SERVING, "ttft_p95_s").high == 0.22
-    assert find(SERVING, "fallback_rate").low == 0.25
+    assert find(SERVING, "fallback_rate").low == 0.24
     assert find(SERVING, "tensor_occupancy").value == 0.3
     assert find(SERVING, "metadata_overhead") is None
     gemm = {
@@ -238,6 +238,30 @@ def test_a_count_that_no_float_holds_is_no_value():
     for run, metric in (({"rows": [row]}, "metadata_overhead"), ({"gains": [gain]}, "effective_speedup")):
         with pytest.raises(UnfitRun):
             find(run, metric)
+
+
+def test_a_value_whose_interval_nobody_knows_decides_nothing(tmp_path, capsys):
+    """One replication, or a figure without samples, beside a trace, which has no other replication."""
+    load = ["--requests", "6", "--prompt", "40", "--output", "4"]
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,20,3\n0.1,30,4\n")
+    states = []
+    text = POLICY.replace('"effective_speedup"\nmin = 1.2', '"e2e_p99_s"\nmax = 100')
+    for options in (["--replications", "1"], ["--replications", "2"], ["--trace", str(trace)]):
+        out = tmp_path / "run.json"
+        assert main(["serve", "llama-3.2-1b", "--gpu", "rtx4090", *load, *options, "--json", str(out)]) == 0
+        report = judge(policy_of(tmp_path, text), [("run", json.loads(out.read_text()))])
+        states.append([verdict.state for verdict in report.verdicts])
+    assert states == [["undecided"] * 2, ["pass"] * 2, ["pass"] * 2]
+    value = {"metric": "ppl", "better": "lower", "value": 10.0}
+    entries = [{"model": "a", **value}, {"model": "a", "pattern": "2:4", "method": "x", **value}]
+    quality = {"study": "s", "entries": entries}
+    (tmp_path / "q.json").write_text(json.dumps(quality))
+    assert main(["quality", str(tmp_path / "q.json"), "--json", str(tmp_path / "drifts.json")]) == 0
+    for file in ("q.json", "drifts.json"):  # as it is given, and as `quality` judged it
+        with pytest.raises(UnfitRun, match="expected a value with a known interval"):
+            find(json.loads((tmp_path / file).read_text()), "quality_drift")
+    capsys.readouterr()
 
 
 def test_what_of_names_is_sought_in_all_runs_and_a_typo_is_told(tmp_path):

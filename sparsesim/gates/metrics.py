@@ -63,13 +63,27 @@ def _exact(value: Any, kind: Kind) -> Found:
     return Found(known, known, known, kind)
 
 
-def _estimate(data: Document, kind: Kind) -> Found:
-    """Of ``{"mean" or "value", "low", "high"}``; without an interval the value alone."""
+def _estimate(data: Document, kind: Kind, fixed: bool = False) -> Found:
+    """Of ``{"mean" or "value", "low", "high"}``; without bounds the value alone.
+
+    Bounds that are null say that nobody knows them: one replication, a figure without samples. Such a value decides
+    nothing, unless it is `fixed`: of what is the same in every replication.
+    """
     if "mean" not in data and "value" not in data:
         raise TypeError(f"expected a mean or a value, found {show(data)}")
     value = _number(data["mean"] if "mean" in data else data["value"])
-    low, high = data.get("low"), data.get("high")
-    return Found(value, value if low is None else _number(low), value if high is None else _number(high), kind)
+    low, high = (data.get(name, value) for name in ("low", "high"))
+    if fixed and low is None and high is None:
+        low = high = value
+    if low is None or high is None:
+        raise TypeError(f"expected a value with a known interval, found {value:g} alone (one replication or sample)")
+    return Found(value, _number(low), _number(high), kind)
+
+
+def _fixed(run: Document) -> bool:
+    """Whether every replication of a serving run would be the same: the requests of a trace are drawn by nobody."""
+    load = run.get("load")
+    return isinstance(load, dict) and load.get("kind") == "trace"
 
 
 def _sparse(run: Document) -> Document:
@@ -84,14 +98,14 @@ def _speedup(run: Document, of: str) -> Found:
         gains = {gain["metric"]: gain["total"] for gain in run["gains"]}
         if of not in gains:
             raise Absent(Problem.line("of", "", f"one of {', '.join(gains) or 'no gains'}", of) + nearest(of, gains))
-        found = _estimate(gains[of], Kind.SPEEDUP)
+        found = _estimate(gains[of], Kind.SPEEDUP, _fixed(run))
         return Found(math.exp(found.value), math.exp(found.low), math.exp(found.high), Kind.SPEEDUP)
     return _exact(run["speedup"], Kind.SPEEDUP)
 
 
 def _fallback(run: Document, of: str) -> Found:
     if "variants" in run:
-        return _estimate(_sparse(run)["metrics"]["fallback_rate"], Kind.EXACT)
+        return _estimate(_sparse(run)["metrics"]["fallback_rate"], Kind.EXACT, _fixed(run))
     if "fallbacks" in run:
         return _exact(math.fsum(entry["time_share"] for entry in run["fallbacks"]), Kind.EXACT)
     fell = run["path"] == "dense" and run["pattern"] != "dense"
@@ -110,7 +124,7 @@ def _metadata(run: Document, of: str) -> Found:
 
 def _occupancy(run: Document, of: str) -> Found:
     if "variants" in run:
-        return _estimate(_sparse(run)["metrics"]["tensor_busy"], Kind.TIME)
+        return _estimate(_sparse(run)["metrics"]["tensor_busy"], Kind.TIME, _fixed(run))
     return _exact(run["tensor_busy"] if "tensor_busy" in run else run["counters"]["tensor_busy"], Kind.TIME)
 
 
@@ -151,7 +165,7 @@ def _worst(losses: list[Interval]) -> Found:
 
 
 def _serving(metric: str, kind: Kind) -> Callable[[Document, str], Found]:
-    return lambda run, of: _estimate(_sparse(run)["metrics"][metric], kind)
+    return lambda run, of: _estimate(_sparse(run)["metrics"][metric], kind, _fixed(run))
 
 
 #: metric → what finds it in a run
@@ -196,5 +210,7 @@ def find(run: Document, metric: str, of: str = DEFAULT_OF, path: str = "") -> Fo
     except (TypeError, ValueError, ArithmeticError, UserError) as error:
         raise UnfitRun(str(error)) from None
     if not all(map(math.isfinite, (found.value, found.low, found.high))):
-        raise UnfitRun(f"expected a value with a known interval, found {found.low:g} to {found.high:g}")
+        raise UnfitRun(
+            f"expected a value with a known interval, found {found.value:g}, {found.low:g} to {found.high:g}"
+        )
     return found

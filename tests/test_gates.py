@@ -138,7 +138,8 @@ def test_metrics_are_found_in_each_kind_of_run():
     assert find(drifts, "quality_drift").value == 0.03
     nested = {"tasks": [{"loss": {"mean": 1.0, "low": 0.5, "high": 2.0}}]}
     assert find(nested, "loss", path="tasks.0.loss").high == 2.0
-    assert find(nested, "loss", path="tasks.1.loss") is None
+    for nowhere in ("tasks.1.loss", "tasks.x.loss", "tasks.-1.loss", "tasks.0.loss.mean.x", "tasks.0..", "tasks.²"):
+        assert find(nested, "loss", path=nowhere) is None
     assert {"effective_speedup", "e2e_p99_s", "quality_drift"} <= set(METRICS)
 
 

@@ -185,6 +185,19 @@ METRICS: dict[str, Callable[[Document, str], Found]] = {
 }
 
 
+def _at(run: Document, path: str) -> Any:
+    """What stands at a dotted path; LookupError where it leads nowhere."""
+    value: Any = run
+    for word in path.split("."):
+        if isinstance(value, dict):
+            value = value[word]
+        elif isinstance(value, list) and word.isdecimal():
+            value = value[int(word)]
+        else:
+            raise LookupError(path)
+    return value
+
+
 def find(run: Document, metric: str, of: str = DEFAULT_OF, path: str = "") -> Found | None:
     """The metric in a run's JSON, or None if the run is none that has it.
 
@@ -197,9 +210,7 @@ def find(run: Document, metric: str, of: str = DEFAULT_OF, path: str = "") -> Fo
     """
     try:
         if path:
-            value: Any = run
-            for word in path.split("."):
-                value = value[int(word)] if isinstance(value, list) else value[word]
+            value = _at(run, path)
             found = _estimate(value, Kind.EXACT) if isinstance(value, dict) else _exact(value, Kind.EXACT)
         else:
             found = METRICS[metric](run, of)

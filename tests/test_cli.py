@@ -576,5 +576,5 @@ def test_validate_files_through_the_api(folder):
 def test_help_says_what_a_timing_and_the_explorers_gpu_are(run):
     assert "power limit has settled" in " ".join(run("gemm", "--help")[1].replace("│", " ").split())
     shown = " ".join(run("explore", "--help")[1].replace("│", " ").split())
-    assert "Packaged GPU to begin with" in shown
+    assert "GPU to begin with: packaged" in shown
     assert "path to a .toml" not in shown

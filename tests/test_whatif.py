@@ -143,6 +143,15 @@ def test_what_one_change_breaks_another_may_mend(scenario: Scenario, order: int)
         changed(scenario, *[text for text in texts if "smem.bytes" in text])
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_type_or_pattern_of_all_ops_undoes_no_other_change(order: int) -> None:
+    model = build_scenario(GPU, workload="llama-3.1-8b", phase="decode", tokens=64)
+    texts = ("ops.decode-64/o.n=128", "m*=2", "pattern=1:4", "dtype=f16", "ops.decode-64/down.pattern=dense")[::order]
+    ops = {op.name.partition("/")[2]: op for op in changed(model, *texts).workload.ops}
+    assert (ops["o"].n, ops["o"].m, ops["o"].pattern, ops["o"].dtype) == (128, 2 * 4096, "1:4", "f16")
+    assert (ops["down"].pattern, ops["down"].m) == ("dense", 2 * 4096)
+
+
 def test_every_problem_is_reported_at_once() -> None:
     with pytest.raises(UserError) as caught:
         ss.whatif(GPU, ["l2.byts=1MiB", "m=0"], **SMALL)

@@ -176,8 +176,9 @@ def parse_quantity(text: str, unit: str, where: str) -> float:
 
 
 def apply(scenario: Scenario, changes: Iterable[Assignment], where: str = "set") -> Scenario:
-    """`scenario` with all `changes`: first another GPU, then another part of a workload file, then in order.
+    """`scenario` with all `changes`: first another GPU, then what is asked of a workload file, then in order.
 
+    A file is read again for another part, type or pattern, so that these come before what is changed in its ops.
     The board is checked with all of its changes made: what one alone would break, another may mend.
 
     Raises
@@ -185,7 +186,7 @@ def apply(scenario: Scenario, changes: Iterable[Assignment], where: str = "set")
     UserError
         Paths that do not exist, values that cannot be read, and values outside what is plausible: every problem.
     """
-    first = {"gpu": 0, "tokens": 1, "phase": 1}
+    first = {"gpu": 0, "tokens": 1, "phase": 1, **({} if scenario.source is None else {"dtype": 1, "pattern": 1})}
     edits: dict[str, Any] = {}
     lines: list[str] = []
     for change in sorted(changes, key=lambda item: first.get(item.path, 2)):

@@ -260,6 +260,12 @@ def test_faults_of_a_result_name_the_file(tmp_path, capsys):
         assert words in line
 
 
+def test_a_run_of_serve_is_sent_to_gate(tmp_path):
+    path = write(tmp_path / "serving.json", json.dumps({"variants": [], "scheduler": {}, "gains": []}))
+    with pytest.raises(UserError, match=r"serving.json: expected .*, found one of serve: `sparsesim gate` judges"):
+        read_run(path)
+
+
 def test_a_result_of_an_unknown_board_asks_for_its_file(tmp_path, capsys):
     path = simulated(tmp_path, "base.json")
     document = json.loads(path.read_text())

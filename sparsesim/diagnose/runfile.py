@@ -313,6 +313,10 @@ def _from_result(path: Path, hardware: Iterable[str | Path]) -> Run:
         raise UserError(f"{where}: expected the JSON of a run, a run file or a profile, found {error}") from None
     if not isinstance(document, dict):
         raise UserError(Problem.line(where, "", "a JSON object", document))
+    if "variants" in document and "scheduler" in document:
+        raise UserError(
+            f"{where}: expected the run of a workload or a GEMM, found one of serve: `sparsesim gate` judges those"
+        )
     single = {"m", "n", "k", "time_us", "dense_time_us", "path"} <= document.keys()
     if document.get("schema") != SCHEMA and not single:
         raise UserError(Problem.line(where, "schema", f"{SCHEMA!r}, or the JSON of gemm", document.get("schema")))

@@ -10,12 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from dataclasses import asdict, dataclass, field, fields
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from sparsesim.errors import Problem, UserError
+from sparsesim.outfiles import write_file
 from sparsesim.protocol import Protocol
 from sparsesim.results import GemmResult
 from sparsesim.sparsity import Pattern
@@ -356,17 +357,8 @@ class WorkloadResult:
         path = Path(path)
         document = self.to_dict()
         document["content_hash"] = _content_hash(document)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
-            with temporary.open("w", encoding="utf-8") as file:
-                json.dump(document, file, indent=1, allow_nan=False)
-                file.write("\n")
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            raise UserError(Problem.line(str(path), "", "a file that can be written", error.strerror)) from None
+        pieces = json.JSONEncoder(indent=1, allow_nan=False).iterencode(document)
+        write_file(path, chain(pieces, ["\n"]))
 
     @staticmethod
     def load(path: str | Path) -> WorkloadResult:

@@ -17,6 +17,7 @@ LAYERS = (
     "units",
     "wording",
     "textfiles",
+    "outfiles",
     "datafiles",
     "processes",
     "sparsity",

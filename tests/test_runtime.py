@@ -414,7 +414,7 @@ def test_failed_save_leaves_the_old_file(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(json, "dump", full)
+        patch.setattr("os.fsync", full)
         with pytest.raises(UserError, match="No space left"):
             mixed.save(path)
     assert [(item.name, item.read_text()) for item in tmp_path.iterdir()] == [("result.json", "old")]

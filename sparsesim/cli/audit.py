@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparsesim.cli import options as opt
-from sparsesim.cli.output import JsonTarget, add_row, percent, progress, say, show_table, table
+from sparsesim.cli.output import JsonTarget, add_row, check_files, percent, progress, say, show_table, table
+from sparsesim.errors import UserError
+from sparsesim.outfiles import OutFile
 
 if TYPE_CHECKING:
     from sparsesim.audit import Audit, TensorAudit
@@ -54,18 +56,25 @@ def audit(
     """Audit real weights, streamed: N:M along which axis, what breaks it, and eligible or not with the reason."""
     target = JsonTarget.parse(json)
     from sparsesim.api import audit_file
-    from sparsesim.workload.write import check_target, write_workload
+    from sparsesim.workload.write import check_target, workload_lines
 
-    if out is not None:
-        check_target(out)
+    path = None if out is None else check_target(out)
+    check_files({"--out": path, "--json": target.path}, file, gpu, stack or "")
     with progress("auditing (bytes)") as report:
         result = audit_file(file, gpu, stack, pattern, tokens, dtype, k_axis, progress=report)
-    shown = target.write(result.to_dict())
-    if shown:
+    beside = []
+    if path is not None:
+        try:
+            lines = workload_lines(result.workload(), path.suffix.lower())
+        except UserError:
+            # nothing to write is no reason to keep what was found: told, but no file without the other
+            if JsonTarget(stdout=target.stdout).write(result.to_dict()):
+                show(result)
+            raise
+        beside.append(OutFile(path, (line + "\n" for line in lines), "--out"))
+    if target.write(result.to_dict(), beside):
         show(result)
-    if out is not None:
-        write_workload(result.workload(), out)
-        if shown:
+        if path is not None:
             say(f"wrote     {out}: {len(result.eligible)} products")
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparsesim.cli import options as opt
-from sparsesim.cli.output import JsonTarget, add_row, output_file, replace_file, say, show_table, table
+from sparsesim.cli.output import JsonTarget, add_row, check_files, output_file, say, show_table, table
+from sparsesim.outfiles import OutFile
 
 if TYPE_CHECKING:
     from sparsesim.gates import GateReport
@@ -35,6 +36,7 @@ def gate(policy: PolicyFile, runs: Runs, junit: Junit = None, json: opt.Json = N
     """
     target = JsonTarget.parse(json)
     xml = output_file(junit, "--junit")
+    check_files({"--junit": xml, "--json": target.path}, policy, *runs)
     from sparsesim.errors import UserError
     from sparsesim.gates import judge, junit_xml, load_policy, read_run
 
@@ -53,9 +55,8 @@ def gate(policy: PolicyFile, runs: Runs, junit: Junit = None, json: opt.Json = N
     if problems or loaded is None:
         raise UserError(problems)
     report = judge(loaded, documents)
-    if xml is not None:
-        replace_file(xml, junit_xml(report), "--junit")
-    if target.write(report.to_dict()):
+    beside = [] if xml is None else [OutFile(xml, junit_xml(report), "--junit")]
+    if target.write(report.to_dict(), beside):
         show(report)
     if report.exit_status:
         raise typer.Exit(report.exit_status)

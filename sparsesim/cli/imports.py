@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparsesim.cli import options as opt
-from sparsesim.cli.output import JsonTarget, add_row, progress, say, show_table, table
+from sparsesim.cli.output import JsonTarget, add_row, check_files, progress, say, show_table, table
 from sparsesim.errors import Problem, UserError
+from sparsesim.outfiles import OutFile
 from sparsesim.wording import amount
 
 if TYPE_CHECKING:
@@ -60,17 +61,19 @@ def import_(
     from sparsesim.api import import_file
     from sparsesim.workload.write import check_target
 
-    if out is not None:
-        check_target(out)
+    path = None if out is None else check_target(out)
+    check_files({"--out": path, "--json": target.path}, file)
     phases = {name: _counts(name, text) for name, text in _pairs("--phase", phase)}
     dims = {name: _count(f"--dim {name}", text) for name, text in _pairs("--dim", dim)}
     with progress("reading") as report:
         imported = import_file(
             file, format, pattern, dtype, phases or None, context, tokens, dims or None, progress=report
         )
-    if out is not None:
-        imported.write(out)
-    if target.write(imported.to_dict()):
+    beside = []
+    if path is not None:
+        lines = imported.lines(path.suffix.lower())
+        beside.append(OutFile(path, (line + "\n" for line in lines), "--out"))
+    if target.write(imported.to_dict(), beside):
         show(imported, out)
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparsesim.cli import measure
-from sparsesim.cli.output import progress
+from sparsesim.cli.output import progress, write_file
 from sparsesim.errors import UserError
 
 if TYPE_CHECKING:
@@ -45,10 +44,5 @@ def validate_live(
         result = validate_files([session.path], min_us, report, gpu)
     page = session.path.with_suffix(".md")
     text = accuracy_page(result, read_provenance(session.provenance), doubtful_rows(session.path), min_us)
-    temporary = page.with_name(f".{page.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(page)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_file(page, text)
     return result, page

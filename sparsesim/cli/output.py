@@ -1,7 +1,7 @@
-"""What every command prints with: the consoles, the JSON file, tables, and how numbers look.
+"""What every command prints with: the consoles, the files, tables, and how numbers look.
 
-A JSON file is written under a temporary name beside its own and renamed, so that a half-written one is never
-taken for a result.
+The files of one command are written as a set (`outfiles`), so that neither a half-written one nor one without the
+others is taken for a result.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,23 +20,25 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sparsesim.errors import UserError
+from sparsesim.errors import Problem, UserError
+from sparsesim.outfiles import OutFile, write_file, write_set
 from sparsesim.wording import percent, show_time
 
 __all__ = [
     "JsonTarget",
     "add_row",
     "bar",
+    "check_files",
     "output_file",
     "owners_text",
     "percent",
     "progress",
-    "replace_file",
     "say",
     "show_table",
     "show_time",
     "steps",
     "table",
+    "write_file",
 ]
 
 #: columns that a table may take where the output is no terminal
@@ -72,14 +74,16 @@ class JsonTarget:
             return JsonTarget(stdout=True)
         return JsonTarget(output_file(text, "--json"))
 
-    def write(self, data: Mapping[str, Any]) -> bool:
-        """Write `data`; returns whether stdout still belongs to the human-readable form."""
+    def write(self, data: Mapping[str, Any], beside: Sequence[OutFile] = ()) -> bool:
+        """Write `data` and, as one set with it, the other files of the command.
+
+        Returns whether stdout still belongs to the human-readable form.
+        """
+        own = [] if self.path is None else [OutFile(self.path, _chunks(data), "--json")]
+        write_set([*beside, *own])
         if self.stdout:
             sys.stdout.writelines(_chunks(data))
-            return False
-        if self.path is not None:
-            replace_file(self.path, _chunks(data), "--json")
-        return True
+        return not self.stdout
 
 
 def output_file(text: str | None, flag: str) -> Path | None:
@@ -95,12 +99,28 @@ def output_file(text: str | None, flag: str) -> Path | None:
     return path
 
 
-def replace_file(path: Path, text: str | Iterable[str], flag: str) -> None:
-    """Write `text`, whole or in pieces, to the file of option `flag` in one step; raises UserError if that fails."""
+def check_files(written: Mapping[str, Path | None], *read: str) -> None:
+    """Raise UserError for each of the files that options name if it is another's too, or one that the command reads."""
+    lines: list[str] = []
+    taken: dict[Path, str] = {}
+    for flag, path in written.items():
+        if path is None:
+            continue
+        if any(_same(path, other) for other in read):
+            lines.append(Problem.line(flag, "", "another file than the one that is read", str(path)))
+        other = taken.setdefault(path.resolve(), flag)
+        if other != flag and (path.is_file() or not path.exists()):  # two may go to one pipe
+            lines.append(Problem.line(flag, "", f"another file than that of {other}", str(path)))
+    if lines:
+        raise UserError(lines)
+
+
+def _same(path: Path, read: str) -> bool:
+    """Whether the file to be written is the one called `read`, by whatever name."""
     try:
-        _replace(path, [text] if isinstance(text, str) else text)
-    except OSError as err:
-        raise UserError(f"{flag}: expected a file that can be written, found {str(path)!r}: {err.strerror}") from None
+        return path.is_file() and path.samefile(read)
+    except (OSError, ValueError):
+        return False
 
 
 def _chunks(data: Mapping[str, Any]) -> Iterator[str]:
@@ -122,25 +142,6 @@ def _unwritable(path: Path) -> str | None:
     except OSError as err:
         return (err.strerror or str(err)).lower()
     return None
-
-
-def _replace(path: Path, text: Iterable[str]) -> None:
-    """Write the pieces of `text` to `path` in one step; no regular file (a pipe, /dev/null) is written as it is."""
-    path = path.resolve()
-    if path.exists() and not path.is_file():
-        with path.open("w", encoding="utf-8") as pipe:
-            pipe.writelines(text)
-        return
-    temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("x", encoding="utf-8") as handle:
-            handle.writelines(text)
-            handle.flush()
-            os.fsync(handle.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 @contextmanager

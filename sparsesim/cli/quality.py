@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparsesim.cli import options as opt
-from sparsesim.cli.output import JsonTarget, add_row, output_file, progress, replace_file, say, show_table, table
+from sparsesim.cli.output import (
+    JsonTarget,
+    add_row,
+    check_files,
+    output_file,
+    progress,
+    say,
+    show_table,
+    table,
+    write_file,
+)
 
 if TYPE_CHECKING:
     from sparsesim.quality.guardrail import Drift
@@ -66,6 +76,7 @@ def quality(
     """
     target = JsonTarget.parse(json)
     saved = output_file(out, "--out")
+    check_files({"--out": saved, "--json": target.path}, source)
     from sparsesim.quality.guardrail import Allowance, check, precisions
     from sparsesim.quality.studies import STUDIES, file_text, load_or_run
 
@@ -73,8 +84,8 @@ def quality(
     in_slices = None if allow_slice is None else Allowance.parse(allow_slice, "--allow-slice")
     with progress("training" if source in STUDIES else "reading") as report:
         file = load_or_run(source, seeds, pattern, steps, report)
-    if saved is not None:
-        replace_file(saved, file_text(file), "--out")
+    if saved is not None:  # at once: what took hours to train outlives a mistake in what follows
+        write_file(saved, file_text(file), "--out")
     drifts = check(file, allowed, in_slices, only or (), baseline)
     data = {
         "study": file.study,

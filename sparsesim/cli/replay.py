@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sparsesim.cli import options as opt
-from sparsesim.cli.output import JsonTarget, add_row, progress, say, show_table, table
+from sparsesim.cli.output import JsonTarget, add_row, check_files, progress, say, show_table, table
 
 __all__ = ["register"]
 
@@ -28,6 +28,7 @@ def register(app: typer.Typer) -> None:
 def replay(file: File, losses: Losses = False, strict: Strict = False, json: opt.Json = None) -> None:
     """Run cases: path, reason, speedup and losses of each, beside what its report says."""
     target = JsonTarget.parse(json)
+    check_files({"--json": target.path}, file)
     from sparsesim.replay import load_cases
     from sparsesim.replay import replay as run
 

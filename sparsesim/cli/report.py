@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparsesim.cli import options as opt
-from sparsesim.cli.output import JsonTarget, add_row, output_file, percent, replace_file, say, show_table, steps, table
+from sparsesim.cli.output import JsonTarget, add_row, check_files, output_file, percent, say, show_table, steps, table
 from sparsesim.errors import Problem, UserError
+from sparsesim.outfiles import OutFile
 from sparsesim.wording import show_time
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def report(
     """Report on a workload: speedup, layers and their paths, losses, what each fallback costs and mending it brings."""
     target = JsonTarget.parse(json)
     files = {flag: output_file(text, flag) for flag, text in (("--html", html), ("--markdown", markdown))}
-    _check_files({**files, "--json": target.path})
+    check_files({**files, "--json": target.path}, workload, gpu, stack or "")
     from sparsesim import report as pages
     from sparsesim.api import report_workload
 
@@ -69,21 +70,11 @@ def report(
         )
     # all are rendered before one is written
     texts = {"--html": pages.html, "--markdown": pages.markdown}
-    ready = [(path, texts[flag](made), flag) for flag, path in files.items() if path is not None]
-    for path, text, flag in ready:
-        replace_file(path, text, flag)
-    if target.write(made.to_dict()):
+    ready = [OutFile(path, texts[flag](made), flag) for flag, path in files.items() if path is not None]
+    if target.write(made.to_dict(), ready):
         show(made)
-        for path, _, _ in ready:
-            say(f"wrote     {path}")
-
-
-def _check_files(files: dict[str, object]) -> None:
-    """Raise one error if two options name one file."""
-    given: dict[object, str] = {}
-    for flag, path in files.items():
-        if path is not None and given.setdefault(path, flag) != flag:
-            raise UserError(Problem.line(flag, "", f"another file than that of {given[path]}", str(path)))
+        for file in ready:
+            say(f"wrote     {file.path}")
 
 
 def _dims(texts: list[str] | None) -> dict[str, int] | None:

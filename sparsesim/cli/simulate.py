@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparsesim.cli import options as opt
-from sparsesim.cli.output import JsonTarget, add_row, percent, progress, say, show_table, show_time, table
+from sparsesim.cli.output import JsonTarget, add_row, check_files, percent, progress, say, show_table, show_time, table
 from sparsesim.wording import amount
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def simulate(
 ) -> None:
     """Run a workload: time of each op dense and sparse, its path and why, totals and fallback rates."""
     target = JsonTarget.parse(json)
+    check_files({"--json": target.path}, workload, gpu, stack or "")
     from sparsesim.api import simulate_workload, workload_counters
 
     with progress("simulating") as report:

@@ -11,10 +11,10 @@ from sparsesim.cli import options as opt
 from sparsesim.cli.output import (
     JsonTarget,
     add_row,
+    check_files,
     output_file,
     percent,
     progress,
-    replace_file,
     say,
     show_table,
     show_time,
@@ -22,6 +22,7 @@ from sparsesim.cli.output import (
 )
 from sparsesim.cli.whatif import OpDtype, OpPattern, Source
 from sparsesim.errors import UserError
+from sparsesim.outfiles import OutFile
 
 __all__ = ["register"]
 
@@ -78,6 +79,7 @@ def timeline(
     """Write a run as a trace: streams, launches, CTAs of each SM, and how busy each server is over time."""
     target, path = JsonTarget.parse(json), output_file(out, "--out")
     assert path is not None
+    check_files({"--out": path, "--json": target.path}, workload or "", gpu or "", stack or "")
     if gpu is None:
         raise UserError("--gpu: expected a packaged GPU or a path to a .toml file, found none")
     if run not in ("sparse", "dense", "both"):
@@ -92,9 +94,9 @@ def timeline(
             tokens=tokens, phase=phase, stack=stack, timing=timing, l2=l2, clock=clock,
             streams=streams, graph=graph, repeats=repeats,
         )  # fmt: skip
-    replace_file(path, json_format.dumps(trace, separators=(",", ":")) + "\n", "--out")
     about = {"file": str(path), "events": len(trace["traceEvents"]), **trace["otherData"]}
-    if not target.write(about):
+    made = OutFile(path, json_format.dumps(trace, separators=(",", ":")) + "\n", "--out")
+    if not target.write(about, [made]):
         return
     say(f"{about['gpu']}, {about['stack']}: {about['workload']}; {about['events']} events in {path}", "bold")
     numbers = ("busy", "tensor", "decode", "smem", "L2", "DRAM")

@@ -74,10 +74,13 @@ class Imported:
     def write(self, out: str | Path) -> None:
         """Write the workload to `out` (.toml or .jsonl), whole or not at all; raises `UserError`."""
         out = check_target(out)
-        if self.layers is not None and out.suffix.lower() == ".toml":
-            write_lines(out, self.layers)
-        else:
-            write_lines(out, workload_lines(self.workload, out.suffix.lower()))
+        write_lines(out, self.lines(out.suffix.lower()))
+
+    def lines(self, suffix: str) -> Iterable[str]:
+        """The lines of the file that `write` makes, by its suffix."""
+        if self.layers is not None and suffix == ".toml":
+            return self.layers
+        return workload_lines(self.workload, suffix)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: ops, others and totals; FLOPs are 2 per dense-equivalent MAC."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsesim.errors import Problem, UserError, nearest
+from sparsesim.outfiles import write_file
 from sparsesim.workload.ops import Gemm, Workload
 from sparsesim.workload.others import OtherOp
 
@@ -53,21 +54,7 @@ def check_target(path: str | Path) -> Path:
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
     """Write `lines` to `path` in one step: a reader sees the old file or the whole new one."""
-    path = path.resolve()
-    temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("x", encoding="utf-8") as file:
-            for line in lines:
-                file.write(line + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise UserError(Problem.line(str(path), "", "a file that can be written", error.strerror)) from None
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    write_file(path, (line + "\n" for line in lines))
 
 
 def workload_lines(workload: Workload, suffix: str) -> Iterator[str]:

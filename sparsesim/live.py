@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import collections
 import csv
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from sparsesim.errors import UserError
+from sparsesim.textfiles import read_json
 from sparsesim.validate import Prediction, Validation, error_summary
 
 __all__ = ["accuracy_page", "doubtful_rows", "read_provenance"]
@@ -24,13 +24,8 @@ WORST = 20
 
 def read_provenance(path: Path) -> dict[str, Any]:
     """The provenance file of a measuring session; raises UserError if it is none."""
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as err:
-        raise UserError(f"{path}: expected the provenance of a session, found {err.strerror or err}") from None
-    except ValueError as err:
-        raise UserError(f"{path}: expected the provenance of a session, found an error: {err}") from None
-    if not isinstance(record, dict) or not isinstance(record.get("facts"), dict):
+    record = read_json(path, "the provenance of a session")
+    if not isinstance(record.get("facts"), dict):
         raise UserError(f"{path}: expected the provenance of a session, found no facts in it")
     return record
 

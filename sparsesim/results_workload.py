@@ -20,6 +20,7 @@ from sparsesim.outfiles import write_file
 from sparsesim.protocol import Protocol
 from sparsesim.results import GemmResult
 from sparsesim.sparsity import Pattern
+from sparsesim.textfiles import read_json
 from sparsesim.workload import OtherOp
 
 __all__ = ["SCHEMA", "Interval", "OpRow", "PathShare", "RunRecord", "WorkloadResult", "plain"]
@@ -370,14 +371,7 @@ class WorkloadResult:
             If the file is missing, half written, changed since, of another schema, or breaks an identity.
         """
         where = str(path)
-        try:
-            document = json.loads(Path(path).read_bytes(), parse_constant=_no_constant)
-        except OSError as error:
-            raise UserError(Problem.line(where, "", "a result file", error.strerror)) from None
-        except (ValueError, RecursionError) as error:
-            raise UserError(Problem.line(where, "", "one whole JSON document", str(error))) from None
-        if not isinstance(document, dict):
-            raise UserError(Problem.line(where, "", "a JSON object", document))
+        document = read_json(Path(path), "a result file", constants=False)
         if document.get("schema") != SCHEMA:
             raise UserError(Problem.line(where, "schema", repr(SCHEMA), document.get("schema")))
         stored, found = document.pop("content_hash", None), _content_hash(document)
@@ -413,10 +407,6 @@ def _content_hash(document: dict[str, Any]) -> str:
     """SHA-256 (hex) of the document in canonical JSON."""
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no number")
 
 
 def _stored(cls: type[T], table: dict[str, Any], **converted: Any) -> T:

@@ -14,7 +14,8 @@ from sparsesim.errors import Problem, ProblemList, UserError, nearest
 from sparsesim.importers.hf_families import FAMILIES, Fields, Setting
 from sparsesim.importers.imported import Imported, clean, tensor_core_dtype
 from sparsesim.importers.transformer import layers_of
-from sparsesim.weights.jsonfile import read_json
+from sparsesim.textfiles import read_json
+from sparsesim.weights.safetensors import MAX_JSON
 from sparsesim.workload.expand import Overrides, Selection
 from sparsesim.workload.model import parse_model
 from sparsesim.workload.ops import canonical_pattern, size_issue
@@ -63,7 +64,7 @@ def import_hf_config(
     UserError
         If the family is unknown or fields are missing or impossible: every problem, one line each.
     """
-    config = read_json(path)
+    config = read_json(path, "a config.json", MAX_JSON)
     problems = ProblemList(str(path))
     if issue := size_issue("context", CONTEXT if context is None else context):
         problems.add_line(Problem.line("context", "", *issue[1:]))

@@ -18,6 +18,7 @@ from typing import Any
 
 from sparsesim.errors import UserError
 from sparsesim.measured import COLUMNS
+from sparsesim.textfiles import read_json
 
 __all__ = ["EXTRA_COLUMNS", "SessionFiles"]
 
@@ -67,11 +68,10 @@ class SessionFiles:
             return
         if not self.provenance.is_file():
             raise UserError(f"{self.part}: expected {self.provenance.name} beside it, found no such file")
-        try:
-            record = json.loads(self.provenance.read_text(encoding="utf-8"))
-            found = record["facts"]
-        except (ValueError, KeyError, TypeError) as err:
-            raise UserError(f"{self.provenance}: expected the provenance of a session, found an error: {err}") from None
+        record = read_json(self.provenance, "the provenance of a session")
+        found = record.get("facts")
+        if not isinstance(found, dict):
+            raise UserError(f"{self.provenance}: expected the provenance of a session, found no facts in it")
         for name, value in self.facts.items():
             if found.get(name) != value:
                 raise UserError(

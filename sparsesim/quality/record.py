@@ -6,7 +6,6 @@ samples belong to, the shapes of the models for simulation, and where it all com
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError,
 from sparsesim.errors import Problem, UserError, nearest
 from sparsesim.quality.stats import LEVEL, Interval, from_halves, paired
 from sparsesim.sparsity import Pattern
+from sparsesim.textfiles import read_json
 from sparsesim.units import LARGEST_FIGURE, no_numbers
 
 __all__ = ["DecoderShape", "Entry", "GemmShape", "ModelShape", "QualityFile", "Scale", "Task", "read_quality"]
@@ -318,10 +318,4 @@ def _line(where: str, item: Any) -> str:
 
 def read_quality(path: str | Path) -> QualityFile:
     """Read and check a quality file; raises UserError with every problem."""
-    try:
-        document = json.loads(Path(path).read_bytes())
-    except OSError as error:
-        raise UserError(f"{path}: expected a quality file, found {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: expected valid JSON, found an error: {error}") from None
-    return parse_quality(document, str(path))
+    return parse_quality(read_json(Path(path), "a quality file"), str(path))

@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from sparsesim.errors import Problem, UserError
+from sparsesim.textfiles import read_json
 
 if TYPE_CHECKING:
     import pyarrow
@@ -312,15 +313,9 @@ def _hash(document: Mapping[str, Any]) -> str:
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(path.read_bytes())
-    except OSError as err:
-        raise UserError(Problem.line(str(path), "", "a readable file", err.strerror)) from None
-    except (ValueError, RecursionError) as err:
-        raise UserError(Problem.line(str(path), "", "one whole JSON document", str(err))) from None
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        found = document.get("schema") if isinstance(document, dict) else document
-        raise UserError(Problem.line(str(path), "schema", repr(SCHEMA), found))
+    document = read_json(path, "the manifest of a store")
+    if document.get("schema") != SCHEMA:
+        raise UserError(Problem.line(str(path), "schema", repr(SCHEMA), document.get("schema")))
     stored = document.pop("content_hash", None)
     if stored != _hash(document):
         raise UserError(

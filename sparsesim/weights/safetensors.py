@@ -14,14 +14,17 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from sparsesim.errors import ProblemList, UserError, nearest
-from sparsesim.weights.jsonfile import parse_json, read_json
+from sparsesim.textfiles import parse_json, read_json
 from sparsesim.weights.tensor import BITS, Tensor
 from sparsesim.workload.files import open_bytes
 
-__all__ = ["MAX_HEADER", "read_index", "read_safetensors"]
+__all__ = ["MAX_HEADER", "MAX_JSON", "read_index", "read_safetensors"]
 
 MAX_HEADER = 100_000_000
 """Longest header [bytes]; the library's own limit."""
+
+MAX_JSON = 64 * 2**20
+"""Largest JSON file beside a checkpoint: an index of shards, a config [bytes]."""
 
 MAX_PROBLEMS = 20
 _META = "__metadata__"
@@ -49,6 +52,9 @@ def read_safetensors(path: Path) -> tuple[Tensor, ...]:
             problems.add("header length", f"2 to {min(MAX_HEADER, size - 8)} bytes ({most} limit)", length)
             problems.raise_if_any()
         raw = file.read(length)
+    if not raw.startswith(b"{"):  # as the format wants it, without spaces or a byte-order mark
+        problems.add("header", "a JSON object, which begins with {", raw[:20])
+        problems.raise_if_any()
     header = parse_json(raw, f"{path}: header")
     entries = [entry for name, value in header.items() if name != _META and (entry := _entry(problems, name, value))]
     entries.sort(key=lambda entry: (entry[3], entry[4], entry[0]))
@@ -124,7 +130,7 @@ def read_index(path: Path) -> tuple[Tensor, ...]:
     UserError
         If a shard is no plain file name beside the index, or does not hold what the index says.
     """
-    index = read_json(path)
+    index = read_json(path, "the index of a checkpoint", MAX_JSON)
     problems = ProblemList(str(path))
     listed = index.get("weight_map")
     if not isinstance(listed, dict) or not all(isinstance(value, str) for value in listed.values()):

@@ -14,6 +14,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = (
     "_version",
     "errors",
+    "schemas",
     "units",
     "wording",
     "textfiles",

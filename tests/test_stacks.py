@@ -189,10 +189,39 @@ def test_faults_of_a_rule_file_are_named(tmp_path: Path):
     )
     with pytest.raises(UserError) as caught:
         get_stack(str(bad))
-    assert any("rule: expected" in line or "rules" in line for line in caught.value.problems)
+    assert f"{bad}: rule: expected a known field, found 'rule' (did you mean 'rules'?)" in caught.value.problems
     bad.write_text("name = ")
     with pytest.raises(UserError, match="expected valid TOML"):
         get_stack(str(bad))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ('title = "', 'titel = "', ["titel: expected a known field, found 'titel' (did you mean 'title'?)",
+                                    "title: expected a value, found none"]),
+        ("needs = {", "neds = {", ["rules[0].neds: expected a known field, found 'neds' (did you mean 'needs'?)"]),
+        ("needs = { capab", "needs = { kapab", ["rules[1].needs.kapability: expected a known field, found 'kapability' "
+                                                "(did you mean 'capability'?)"]),
+        ('treatment = "raise"', 'treatment = "rais"',
+         ["treatment: expected 'raise', 'dense' or 'unpruned', found 'rais'"]),
+        ('treatment = "raise"', "treatment = 3", ["treatment: expected 'raise', 'dense' or 'unpruned', found 3"]),
+        ('title = "', 'title = 5 # "', ["title: expected text, found 5"]),
+        ("multiple = { k = 32", "multiple = { k = 0",
+         ["rules[5].needs.multiple.k: expected a number greater than or equal to 1, found 0"]),
+        ("multiple = { k = 32", "multiple = { k = 3.5",
+         ["rules[5].needs.multiple.k: expected an integer, found 3.5"]),
+        ('versions = ["', 'versions = 5 # ["', ["versions: expected a list, found 5"]),
+    ],
+)  # fmt: skip
+def test_a_fault_of_a_rule_file_is_worded_as_everywhere(tmp_path, old, new, expected):
+    text = next(path for path in stack_files() if path.stem == "torchao-fp8-cutlass").read_text()
+    assert old in text
+    bad = tmp_path / "mine.toml"
+    bad.write_text(text.replace(old, new, 1))
+    with pytest.raises(UserError) as caught:
+        get_stack(str(bad))
+    assert sorted(line.removeprefix(f"{bad}: ") for line in caught.value.problems) == sorted(expected)
 
 
 def test_a_rule_file_of_ones_own(tmp_path: Path):

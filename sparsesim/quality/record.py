@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError,
 
 from sparsesim.errors import Problem, UserError, nearest
 from sparsesim.quality.stats import LEVEL, Interval, from_halves, paired
+from sparsesim.schemas import finding_lines
 from sparsesim.sparsity import Pattern
 from sparsesim.textfiles import read_json
 from sparsesim.units import LARGEST_FIGURE, no_numbers
@@ -298,22 +299,8 @@ def parse_quality(document: Any, where: str) -> QualityFile:
             found._file = where
             return found
     except ValidationError as error:
-        lines = [_line(where, item) for item in error.errors(include_url=False)]
+        lines = finding_lines(where, map(dict, error.errors(include_url=False)), QualityFile)
     raise UserError(lines)
-
-
-def _line(where: str, item: Any) -> str:
-    """One of pydantic's findings; those of this module's own validators say what they found."""
-    place = "".join(f"[{x}]" if isinstance(x, int) else f".{x}" for x in item["loc"]).lstrip(".")
-    if item["type"] == "missing":
-        return f"{where}: {place}: expected a value, found none"
-    if item["type"] == "extra_forbidden":
-        return f"{where}: {place}: expected a key of a quality file, found {item['loc'][-1]!r}"
-    text = item["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-    if item["type"] == "value_error" and ", found " in text:
-        field, _, expected = text.rpartition(": ") if text.startswith(("entries: ", "tasks.")) else ("", "", text)
-        return f"{where}: {field or place}: expected {expected}"
-    return Problem.line(where, place, text[:1].lower() + text[1:], item["input"])
 
 
 def read_quality(path: str | Path) -> QualityFile:

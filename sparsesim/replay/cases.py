@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from sparsesim.errors import Problem, UserError, show
+from sparsesim.errors import Problem, UserError
+from sparsesim.schemas import finding_lines
 from sparsesim.textfiles import parse_toml, read_text
 
 __all__ = ["LEVELS", "LOSSES", "Case", "Expectation", "load_cases"]
@@ -133,7 +134,7 @@ def load_cases(path: str | Path) -> tuple[Case, ...]:
         try:
             cases.append(Case(**item))
         except ValidationError as err:
-            lines += [_line(at, dict(problem)) for problem in err.errors()]
+            lines += finding_lines(at, map(dict, err.errors()), Case)
         except TypeError:
             lines.append(Problem.line(at, "", "names as keys", sorted(map(str, item))))
     seen: set[str] = set()
@@ -144,15 +145,6 @@ def load_cases(path: str | Path) -> tuple[Case, ...]:
     if lines:
         raise UserError(lines)
     return tuple(cases)
-
-
-def _line(at: str, problem: dict[str, Any]) -> str:
-    place = ".".join(str(part) for part in problem["loc"])
-    if problem["type"] == "missing":
-        return f"{at}: {place}: expected a value, found none"
-    expected = problem["msg"].removeprefix("Value error, ").removeprefix("expected ").removeprefix("Input should be ")
-    found = "" if problem["type"] == "value_error" else f", found {show(problem['input'])}"
-    return f"{at}: {place + ': ' if place else ''}expected {expected}{found}"
 
 
 def _read(path: Path) -> Any:

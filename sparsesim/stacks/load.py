@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from sparsesim.errors import UserError, nearest, show
+from sparsesim.schemas import finding_lines
 from sparsesim.stacks.calls import AddedSpec, CatalogueSpec, HostSpec
 from sparsesim.stacks.conditions import Condition, Sizes, Strict
 from sparsesim.stacks.facts import Setting
@@ -201,14 +202,7 @@ def load_stack(path: Path) -> StackFile:
     try:
         return StackFile(**data)
     except ValidationError as err:
-        lines = []
-        for item in err.errors():
-            place = ".".join(str(part) for part in item["loc"])
-            expected = item["msg"].removeprefix("Value error, ").removeprefix("expected ")
-            expected = expected.removeprefix("Input should be ")
-            found = "" if item["type"] == "value_error" and not place else f", found {show(item['input'])}"
-            lines.append(f"{path}: {place + ': ' if place else ''}expected {expected}{found}")
-        raise UserError(lines) from None
+        raise UserError(finding_lines(str(path), map(dict, err.errors()), StackFile)) from None
 
 
 def get_stack(name: str, setting: Setting | None = None) -> Stack:

@@ -120,6 +120,7 @@ def test_operands_that_do_not_fit_are_no_product(op, shapes):
         ([7], "traceEvents[0]: expected an object, found 7"),
         ([{"ph": "X", "cat": "cpu_op", "name": "aten::mm"}], "traceEvents[0].ts: expected a time in microseconds"),
         ([event("aten::mm", 0, "1", [])], "traceEvents[0].dur: expected a time in microseconds, found '1'"),
+        ([event("aten::mm", 0, -1, [])], "traceEvents[0].dur: expected a time in microseconds, found -1"),
         ([event(None, 0, 1)], "traceEvents[0].name: expected text, found None"),
         ([event("aten::mm", 0, 1, {"a": 1})], "traceEvents[0].args.Input Dims: expected a list of shapes"),
         ([event("aten::mm", 0, 1)], "profile with record_shapes=True, found 'none of 1 aten::mm'"),
@@ -140,6 +141,15 @@ def test_many_broken_events_are_counted(tmp_path):
     with pytest.raises(UserError) as caught:
         import_file(path)
     assert len(caught.value.problems) <= 21
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_byte_order_mark_is_no_part_of_a_trace(packed, tmp_path):
+    plain = write(tmp_path / "t.json", LAYER)
+    marked = tmp_path / ("marked.json.gz" if packed else "marked.json")
+    raw = b"\xef\xbb\xbf" + plain.read_bytes()
+    marked.write_bytes(gzip.compress(raw) if packed else raw)
+    assert of(marked) == of(plain)
 
 
 @pytest.mark.parametrize("cut", [0.1, 0.5, 0.99])

@@ -200,6 +200,96 @@ def test_nsight_systems_sqlite_takes_the_innermost_range_of_the_thread(sqlite_ex
     assert read_profiles([sqlite_export]).gpus.keys() == {A100}
 
 
+MM = {"External id": 1, "Input Dims": [[8, 64], [64, 32]], "Input type": ["c10::Half", "c10::Half"]}
+KERNEL = {"External id": 1, "est. achieved occupancy %": 50}
+
+
+def traced(path, kernel=None, op=None):
+    """A trace of one product and its kernel, with changed fields (a field that is ... is taken out)."""
+    events = [
+        {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 10, "args": MM},
+        {
+            "ph": "X",
+            "cat": "kernel",
+            "name": "ampere_fp16_s16816gemm_fp16_128x64",
+            "ts": 3,
+            "dur": 12.5,
+            "args": KERNEL,
+        },
+    ]
+    for event, changes in zip(events, (op, kernel), strict=True):
+        event.update(changes or {})
+    events = [{key: value for key, value in event.items() if value is not ...} for event in events]
+    path.write_text(json.dumps({"traceEvents": events}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"ts": ...}, "ts: expected a time in microseconds, found None"),
+        ({"ts": "3"}, "ts: expected a time in microseconds, found '3'"),
+        ({"ts": 10**400}, "ts: expected a time in microseconds, found"),
+        ({"dur": ...}, "dur: expected a duration above 0 [µs], found None"),
+        ({"dur": True}, "dur: expected a duration above 0 [µs], found True"),
+        ({"dur": 0}, "dur: expected a duration above 0 [µs], found 0"),
+        ({"dur": float("inf")}, "dur: expected a duration above 0 [µs], found inf"),
+        ({"name": None}, "name: expected text, found None"),
+    ],
+)
+def test_a_kernel_of_a_trace_without_its_fields_is_an_error(tmp_path, changes, expected):
+    path = traced(tmp_path / "t.json", changes)
+    with pytest.raises(UserError) as caught:
+        read_profile(path)
+    (line,) = caught.value.problems
+    assert line.startswith(f"{path}: traceEvents[1].{expected}")
+
+
+def test_all_kernels_without_their_fields_are_told_up_to_a_limit(tmp_path):
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"traceEvents": [{"ph": "X", "cat": "kernel"}] * 20}))
+    with pytest.raises(UserError) as caught:
+        read_profile(path)
+    assert len(caught.value.problems) == 21
+    assert caught.value.problems[-1] == f"{path}: and 40 further problems"
+
+
+@pytest.mark.parametrize("args", [[1], "x", None, {"External id": [1]}, {**KERNEL, "External id": {}}])
+def test_a_kernel_whose_operator_is_not_known_has_no_shape(tmp_path, args):
+    (kernel,) = read_profile(traced(tmp_path / "t.json", {"args": args})).kernels
+    assert kernel.shape is None
+    (kernel,) = read_profile(traced(tmp_path / "t.json", op={"args": args})).kernels
+    assert kernel.shape is None
+
+
+@pytest.mark.parametrize("kind", [5, "ab", None, [None, 3]])
+def test_a_type_that_is_none_leaves_the_shape(tmp_path, kind):
+    (kernel,) = read_profile(traced(tmp_path / "t.json", op={"args": {**MM, "Input type": kind}})).kernels
+    assert kernel.shape == KernelShape(32, 8, 64, 1, None, "dense")
+
+
+@pytest.mark.parametrize("share", ["50", [50], True, 0, None, -1])
+def test_an_occupancy_that_is_no_share_is_not_known(tmp_path, share):
+    args = {**KERNEL, "est. achieved occupancy %": share}
+    (kernel,) = read_profile(traced(tmp_path / "t.json", {"args": args})).kernels
+    assert kernel.counters == {}
+
+
+def test_a_packed_trace_is_unpacked_within_reason(tmp_path, monkeypatch):
+    plain = traced(tmp_path / "t.json")
+    packed = tmp_path / "t.json.gz"
+    packed.write_bytes(gzip.compress(b"\xef\xbb\xbf" + plain.read_bytes()))
+    assert read_profile(packed).kernels[0].shape == read_profile(plain).kernels[0].shape
+    packed.write_bytes(packed.read_bytes()[:-30])
+    with pytest.raises(UserError, match="expected a Chrome trace"):
+        read_profile(packed, "pytorch-trace")
+    monkeypatch.setattr("sparsesim.workload.files.EXPANSION_FREE", 2**20)
+    with gzip.open(packed, "wb") as file:
+        file.write(b'{"traceEvents": [' + b" " * 2**23)
+    with pytest.raises(UserError, match="bytes packed into a file of"):
+        read_profile(packed, "pytorch-trace")
+
+
 def test_pytorch_trace(tmp_path):
     dense, sparse, cutlass, add = read_profile(SAMPLES / "torch_trace.json").kernels
     assert dense.shape == KernelShape(4096, 2048, 4096, 1, "f16", "dense")

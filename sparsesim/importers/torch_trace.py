@@ -11,6 +11,7 @@ import gzip
 import math
 import sys
 import zlib
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from sparsesim.errors import Problem, UserError
 from sparsesim.importers.aten_ops import FREE, PRODUCTS, Shape, UnknownSize, aten_flops, aten_name, aten_products
 from sparsesim.importers.imported import Draft, Imported, clean, tensor_core_dtype
 from sparsesim.units import is_number
-from sparsesim.workload.files import open_bytes
+from sparsesim.workload.files import Unpacked, open_bytes
 
 __all__ = ["import_torch_trace"]
 
@@ -32,9 +33,6 @@ Progress = Callable[[int, int], None]
 _BYTES = {"float": 4, "double": 8, "long": 8, "long int": 8, "int": 4, "short": 2, "bool": 1, "c10::complex<float>": 8}
 #: recorded ops that are kept; a longer trace is refused
 MAX_OPS = 2_000_000
-#: unpacked bytes per byte of a .gz (traces pack 20 to 40 times), and below how many the ratio does not matter
-MAX_EXPANSION = 200
-EXPANSION_FREE = 256 * 2**20
 _GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
@@ -95,22 +93,7 @@ def _bytes(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     with open_bytes(path) as file:
         packed = file.read(2) == b"\x1f\x8b"
         file.seek(0)
-        yield (cast(BinaryIO, _Unpacked(file, path.stat().st_size)) if packed else file), file
-
-
-class _Unpacked(gzip.GzipFile):
-    """A gzip stream that stops where it expands beyond reason."""
-
-    def __init__(self, file: BinaryIO, size: int) -> None:
-        super().__init__(fileobj=file)
-        self.most = max(EXPANSION_FREE, MAX_EXPANSION * size)
-
-    def read(self, size: int | None = -1) -> bytes:
-        """The next bytes; raises ValueError past the limit."""
-        raw = super().read(size)
-        if self.tell() > self.most:
-            raise ValueError(f"more than {self.most} bytes packed into a file of {self.most // MAX_EXPANSION} or less")
-        return raw
+        yield (cast(BinaryIO, Unpacked(file, path.stat().st_size)) if packed else file), file
 
 
 def _events(path: Path, progress: Progress | None) -> Iterator[Any]:
@@ -123,9 +106,10 @@ def _events(path: Path, progress: Progress | None) -> Iterator[Any]:
     total = path.stat().st_size if path.exists() else 0
     with _bytes(path) as (stream, file):
         try:
-            first = stream.read(64).lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
-            stream.seek(0)
-            prefix = "item" if first == b"[" else "traceEvents.item"
+            head = stream.read(64)
+            mark = len(BOM_UTF8) if head.startswith(BOM_UTF8) else 0
+            stream.seek(mark)
+            prefix = "item" if head[mark:].lstrip().startswith(b"[") else "traceEvents.item"
             for number, event in enumerate(ijson.items(stream, prefix, use_float=True)):
                 if progress is not None and number % 4096 == 0:
                     progress(file.tell(), total)
@@ -181,8 +165,9 @@ def _op(draft: Draft, number: int, event: dict[str, Any], args: dict[str, Any]) 
     place = f"traceEvents[{number}]"
     good = True
     for key in ("ts", "dur"):
-        if not is_number(event.get(key)):
-            draft.problem(f"{place}.{key}", "a time in microseconds", event.get(key))
+        value = event.get(key)
+        if not is_number(value) or (key == "dur" and value < 0):
+            draft.problem(f"{place}.{key}", "a time in microseconds", value)
             good = False
     name = event.get("name")
     if not isinstance(name, str):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def detect_profile(path: str | Path) -> str | None:
         if raw.startswith(b"\x1f\x8b"):
             with gzip.open(path, "rb") as unpacked:
                 raw = unpacked.read(HEAD)
-    except (OSError, EOFError):
+    except (OSError, EOFError, zlib.error):
         return None
     text = raw.decode("utf-8-sig", errors="replace")
     if "][cublasLt][" in text or "][cusparseLt][" in text or "][CUSPARSELT][" in text:

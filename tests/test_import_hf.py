@@ -64,7 +64,7 @@ EMBEDDINGS = (
 def made(tmp_path, kind, **more):
     """A config.json that the library wrote, and its configuration object."""
     transformers = pytest.importorskip("transformers", reason="the library that writes the configs")
-    config = transformers.AutoConfig.for_model(kind, **CASES[kind][0], **more)
+    config = transformers.AutoConfig.for_model(kind, **CASES[kind][0] | more)
     config.save_pretrained(tmp_path)
     return tmp_path / "config.json", config
 
@@ -106,6 +106,75 @@ def test_the_weights_of_the_family_are_those_of_the_librarys_model(kind, tmp_pat
         if parameter.ndim >= 2 and not any(word in name for word in EMBEDDINGS)
     }
     assert sum(expected.values()) == WEIGHTS[kind], expected
+
+
+def written(tmp_path, **config):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    return path
+
+
+def test_gemma_of_text_and_images_as_published(tmp_path):
+    """google/gemma-3-4b-it: 4 300 079 472 parameters, and so many of them do not multiply."""
+    text = {"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text", "num_hidden_layers": 34,
+            "sliding_window": 1024}  # fmt: skip
+    vision = {"hidden_size": 1152, "image_size": 896, "intermediate_size": 4304, "model_type": "siglip_vision_model",
+              "num_attention_heads": 16, "num_hidden_layers": 27, "patch_size": 14}  # fmt: skip
+    path = written(tmp_path, model_type="gemma3", text_config=text, vision_config=vision, mm_tokens_per_image=256)
+    phases = {"prefill": [64], "decode": [4], "image": [1]}
+    imported = import_file(path, phases=phases)
+    positions, norms = 4096 * 1152, 34 * (4 * 2560 + 2 * 256) + 2560
+    vision_rest = 27 * (4 * 1152 + 4304 + 1152 + 4 * 1152) + 1152 + 2 * 1152 + 1152
+    assert weights_of(imported.workload) + positions + norms + vision_rest == 4_300_079_472
+    # its text alone, whose table leaves out what the library has by default
+    alone = import_file(written(tmp_path, **text, torch_dtype="bfloat16"), phases={"prefill": [64], "decode": [4]})
+    ops = [op for op in imported.workload.ops if "vision" not in op.name]
+    assert [(op.name, op.m, op.k, op.count) for op in ops] == [
+        (op.name, op.m, op.k, op.count) for op in alone.workload.ops
+    ]
+
+
+def test_the_older_spelling_of_a_table_counts_as_the_library_takes_it(tmp_path):
+    transformers = pytest.importorskip("transformers", reason="says what such a config means")
+    config = {
+        "model_type": "clip", "projection_dim": 96,
+        "text_config": None, "text_config_dict": {"hidden_size": 96, "num_attention_heads": 6},
+        "vision_config": {"hidden_size": 64, "patch_size": 16, "num_hidden_layers": 5},
+        "vision_config_dict": {"hidden_size": 192, "patch_size": 16},
+    }  # fmt: skip
+    old = import_file(written(tmp_path, **config)).workload.ops
+    transformers.AutoConfig.from_pretrained(tmp_path).save_pretrained(tmp_path)
+    assert "text_config_dict" not in json.loads((tmp_path / "config.json").read_text())
+    assert import_file(tmp_path / "config.json").workload.ops == old
+    with pytest.raises(UserError, match="text_config_dict: expected a table, found 5"):
+        import_file(written(tmp_path, **config | {"text_config_dict": 5}))
+
+
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize(
+    "kind", ["mistral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "gemma2", "gemma3_text", "phi3", "mixtral"]
+)
+def test_windows_are_in_the_layers_where_the_library_has_them(kind, listed, tmp_path):
+    more = {"use_sliding_window": True, "max_window_layers": 2} if kind.startswith("qwen") else {}
+    path, config = made(tmp_path, kind, sliding_window=128, num_hidden_layers=7, **more)
+    kinds = getattr(config, "layer_types", None)
+    local = kinds.count("sliding_attention") if kinds is not None else 7
+    if not listed:  # as files of before this list have it
+        fields = json.loads(path.read_text())
+        fields.pop("layer_types", None)
+        written(tmp_path, **fields)
+    ops = import_file(path, phases={"decode": [4]}, context=512).workload.ops
+    assert sum(op.count for op in ops if op.name == "decode-4/local.attn_scores") == local
+    assert sum(op.count for op in ops if op.family == "attn_scores" and op.name.startswith("decode")) == 7
+
+
+def test_a_head_that_is_not_counted_is_named(tmp_path):
+    fields = {**ENCODER, "vocab_size": 1000, "model_type": "bert"}
+    named = "the head of BertForMaskedLM is not counted: the encoder and its pooler alone"
+    assert named in import_file(written(tmp_path, **fields, architectures=["BertForMaskedLM"])).notes
+    for architectures in (["BertModel"], None, [], [5], "BertForMaskedLM"):
+        notes = import_file(written(tmp_path, **fields, architectures=architectures)).notes
+        assert not any("head" in note for note in notes)
 
 
 def test_llama_is_the_packaged_workload_and_its_attention(tmp_path):

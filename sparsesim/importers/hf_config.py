@@ -98,6 +98,10 @@ def import_hf_config(
     for layer in (*gemms, *others):
         if set(layer["phases"]) == everywhere:
             del layer["phases"]
+    head = config.get("architectures")
+    head = head[0] if isinstance(head, list) and head and isinstance(head[0], str) else ""
+    if kind in ("bert", "roberta") and "For" in head:
+        notes.append(f"the head of {clean(head)} is not counted: the encoder and its pooler alone")
     if any("attn_scores" in layer["name"] for layer in gemms):
         notes.append("attention is counted in full, as two products: nothing skipped for a mask, nothing fused")
     if "decode" in chosen:

@@ -54,12 +54,19 @@ class Fields:
             return default
         return value
 
-    def table(self, name: str) -> Fields:
-        """A nested table; empty if it is absent."""
-        value = self.values.get(name)
-        if value is not None and not isinstance(value, dict):
-            self.problems.add(self.path + name, "a table", value)
-        return Fields(value if isinstance(value, dict) else {}, self.problems, f"{self.path}{name}.")
+    def table(self, name: str, defaults: dict[str, Any]) -> Fields:
+        """A nested table over the library's defaults, which it leaves out; those alone if it is absent.
+
+        An older spelling, the name with ``_dict`` behind it, holds the whole table and counts for more.
+        """
+        values = dict(defaults)
+        for key, under in ((name, {}), (f"{name}_dict", defaults)):
+            value = self.values.get(key)
+            if value is not None and not isinstance(value, dict):
+                self.problems.add(self.path + key, "a table", value)
+            elif value is not None:
+                values |= {**under, **value}
+        return Fields(values, self.problems, f"{self.path}{name}.")
 
     def activation(self, *names: str, default: str) -> str:
         """The kind of activation function, by its FLOPs."""
@@ -80,6 +87,7 @@ Family = Callable[[Fields, Setting], list[Tower]]
 _LM = {"prefill": "prefill", "decode": "decode"}
 _ENCODE = {"encode": "encode"}
 _IMAGE = {"inference": "image"}
+_TOWER_IMAGE = {"image": "image"}
 
 
 def _heads(f: Fields, hidden: int, *names: str, kv: str = "num_key_value_heads") -> dict[str, Any]:
@@ -131,15 +139,20 @@ def _mistral(f: Fields, setting: Setting) -> list[Tower]:
     return [_decoder(f, setting, window=_sliding(f, f.size("num_hidden_layers")))]
 
 
+def _qwen_window(f: Fields, alternating: bool = False) -> tuple[int, int] | None:
+    """Qwen has windows only if it says so: in the layers from `max_window_layers` on, or in every other one before."""
+    layers, edge = f.size("num_hidden_layers"), f.count("max_window_layers", 28)
+    if not f.flag("use_sliding_window", False):
+        return None
+    return _sliding(f, layers, -(-min(edge, layers) // 2) if alternating else max(0, layers - edge))
+
+
 def _qwen2(f: Fields, setting: Setting) -> list[Tower]:
-    layers = f.size("num_hidden_layers")
-    full = f.count("max_window_layers", layers)
-    window = _sliding(f, layers, max(0, layers - full)) if f.values.get("use_sliding_window") else None
-    return [_decoder(f, setting, window=window)]
+    return [_decoder(f, setting, window=_qwen_window(f))]
 
 
 def _qwen3(f: Fields, setting: Setting) -> list[Tower]:
-    return [_decoder(f, setting, qk_norm=True)]
+    return [_decoder(f, setting, qk_norm=True, window=_qwen_window(f))]
 
 
 def _gemma(f: Fields, setting: Setting) -> list[Tower]:
@@ -151,10 +164,33 @@ def _gemma2(f: Fields, setting: Setting) -> list[Tower]:
     return [_decoder(f, setting, activation="gelu", norms=4, window=_sliding(f, layers, -(-layers // 2)))]
 
 
+#: defaults of the library's configuration classes, which it leaves out of the tables of a composed config.json
+_GEMMA3_TEXT = {"hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 8,
+                "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262208, "sliding_window": 4096}  # fmt: skip
+_SIGLIP_VISION = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
+                  "num_channels": 3, "image_size": 224, "patch_size": 16,
+                  "hidden_act": "gelu_pytorch_tanh"}  # fmt: skip
+
+
 def _gemma3(f: Fields, setting: Setting) -> list[Tower]:
-    if "text_config" in f.values:
-        f.problems.add(f.path + "model_type", "a text model (gemma3_text); take the text_config out", "gemma3")
-        return []
+    """Text and images, as the larger ones are published; their text alone as gemma3_text."""
+    if f.values.get("text_config") is None:
+        return _gemma3_text(f, setting)
+    text, vision = f.table("text_config", _GEMMA3_TEXT), f.table("vision_config", _SIGLIP_VISION)
+    high = vision.size("hidden_size")
+    count, embed = _patches(vision, high)
+    projector = {"name": "projector", "family": "projection", "m": text.size("hidden_size"), "k": high,
+                 "n_per_unit": f.size("mm_tokens_per_image", default=256)}  # fmt: skip
+    images = Tower(
+        high, vision.size("num_hidden_layers"), **_heads(vision, high, "num_attention_heads"),
+        ffn=vision.size("intermediate_size"), gated=False, modes=_TOWER_IMAGE, prefix="vision.", seq=count,
+        activation=vision.activation("hidden_act", default="gelu"), extra=(embed, projector),
+    )  # fmt: skip
+    return [*_gemma3_text(text, setting), images]
+
+
+def _gemma3_text(f: Fields, setting: Setting) -> list[Tower]:
+    f.values = {**_GEMMA3_TEXT, **f.values}
     layers = f.size("num_hidden_layers")
     every = f.size("sliding_window_pattern", "_sliding_window_pattern", default=6)
     window = _sliding(f, layers, layers - layers // every)
@@ -193,12 +229,13 @@ def _qwen2_moe(f: Fields, setting: Setting) -> list[Tower]:
     experts = _experts(f, "moe_intermediate_size", _routed_layers(f), shared)
     gate = {"name": "shared.gate", "family": "router", "m": 1, "k": f.size("hidden_size"), "count": experts.layers}
     gate |= {"pattern": "dense", "quantize": False}
-    return [_decoder(f, setting, experts=experts, extra=(gate,))]
+    return [_decoder(f, setting, experts=experts, extra=(gate,), window=_qwen_window(f, alternating=True))]
 
 
 def _qwen3_moe(f: Fields, setting: Setting) -> list[Tower]:
     experts = _experts(f, "moe_intermediate_size", _routed_layers(f))
-    return [_decoder(f, setting, qk_norm=True, experts=experts)]
+    window = _sliding(f, f.size("num_hidden_layers")) if f.flag("use_sliding_window", False) else None
+    return [_decoder(f, setting, qk_norm=True, experts=experts, window=window)]
 
 
 def _gpt2(f: Fields, setting: Setting) -> list[Tower]:
@@ -280,7 +317,6 @@ def _vit(f: Fields, setting: Setting) -> list[Tower]:
     ]  # fmt: skip
 
 
-#: defaults of the library's CLIPTextConfig and CLIPVisionConfig, which it leaves out of a config.json
 _CLIP_TEXT = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 12, "num_attention_heads": 8,
               "vocab_size": 49408, "max_position_embeddings": 77, "hidden_act": "quick_gelu"}  # fmt: skip
 _CLIP_VISION = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
@@ -288,9 +324,7 @@ _CLIP_VISION = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layer
 
 
 def _clip(f: Fields, setting: Setting) -> list[Tower]:
-    text, vision = f.table("text_config"), f.table("vision_config")
-    text.values = {**_CLIP_TEXT, **text.values}
-    vision.values = {**_CLIP_VISION, **vision.values}
+    text, vision = f.table("text_config", _CLIP_TEXT), f.table("vision_config", _CLIP_VISION)
     wide, high = text.size("hidden_size"), vision.size("hidden_size")
     joint = f.size("projection_dim", default=512)
     count, embed = _patches(vision, high)
@@ -339,7 +373,7 @@ FAMILIES: dict[str, Family] = {
     "gemma": _gemma,
     "gemma2": _gemma2,
     "gemma3": _gemma3,
-    "gemma3_text": _gemma3,
+    "gemma3_text": _gemma3_text,
     "phi": _phi,
     "phi3": _mistral,
     "gpt2": _gpt2,

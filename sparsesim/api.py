@@ -22,7 +22,7 @@ from sparsesim.simulator import Simulator
 from sparsesim.sparsity import Pattern
 from sparsesim.stacks import Stack, get_stack
 from sparsesim.workload import Gemm, GemmError, Workload, load_workload
-from sparsesim.workload.ops import issue_line
+from sparsesim.workload.ops import issue_line, size_issue
 
 if TYPE_CHECKING:
     from sparsesim.attribution import Attribution, WorkloadAttribution
@@ -437,8 +437,10 @@ def audit_file(
         spec = resolve_gpu(gpu)
     with problems:
         chosen = stack if isinstance(stack, Stack) else get_stack(stack or DEFAULT_STACK)
+    if issue := size_issue("tokens", tokens):
+        problems.lines.append(Problem.line("tokens", "", *issue[1:]))
     with problems:
-        _gemm(1, tokens, 1, dtype or "f16", "dense", 1, None)
+        _gemm(1, 1, 1, dtype or "f16", "dense", 1, None)
     if k_axis not in (None, 0, 1):
         problems.lines.append(Problem.line("k_axis", "", "0 or 1", k_axis))
     for text in patterns or ():

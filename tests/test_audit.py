@@ -246,7 +246,7 @@ def test_nothing_eligible_writes_nothing(tmp_path, capsys):
         (["--gpu", "a100"], "a100"),
         (["--gpu", "rtx4090", "--pattern", "9:4"], "pattern: expected"),
         (["--gpu", "rtx4090", "--k-axis", "2"], "k_axis: expected 0 or 1, found 2"),
-        (["--gpu", "rtx4090", "--tokens", "0"], "expected a positive integer, found 0"),
+        (["--gpu", "rtx4090", "--tokens", "0"], "error: tokens: expected a positive integer, found 0"),
         (["--gpu", "rtx4090", "--out", "x.csv"], "expected a file ending in .toml or .jsonl"),
         (["--gpu", "rtx4090", "--out", "/nowhere/x.toml"], "expected a file that can be written"),
     ],

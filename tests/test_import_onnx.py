@@ -5,7 +5,7 @@ import os
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from onnx_models import Builder, bert, save, vit
 
 import sparsesim as ss
@@ -270,6 +270,46 @@ def test_a_weight_behind_a_transpose_or_a_cast_keeps_its_axis(tmp_path):
     assert found["table"].reason == "op-unsupported"
 
 
+def test_weights_that_control_flow_multiplies_by_are_audited(tmp_path):
+    """As in a merged decoder: the weights are outside, or inside, of the branches that use them."""
+    build = Builder()
+    outside = build.const("w", pruned(build.rng.standard_normal((64, 32)).astype(np.float16)))
+    own = numpy_helper.from_array(pruned(build.rng.standard_normal((64, 32)).astype(np.float16)), "own")
+    branches = []
+    for name, weight, stored in (("then", outside, []), ("else", "own", [own])):
+        node = helper.make_node("MatMul", ["x", weight], [f"{name}_out"])
+        branches.append(helper.make_graph([node], name, [], [info(f"{name}_out", None)], stored))
+    y = build.node("If", ["flag"], "merged", then_branch=branches[0], else_branch=branches[1])
+    model = build.model([info("x", [4, 64]), info("flag", [], TensorProto.BOOL)], y)
+    found = audit(save(model, tmp_path / "m.onnx"))
+    assert {name: (tensor.eligible, tensor.along_k.axis) for name, tensor in found.items()} == {
+        "w": (True, 0), "merged.else_branch/own": (True, 0),
+    }  # fmt: skip
+
+
+def test_weights_of_a_functions_products_are_audited(tmp_path):
+    build = Builder()
+    build.node("Linear", ["x", build.const("w", pruned(np.ones((64, 32), np.float16)))], "call", domain="mine")
+    nodes = [helper.make_node("MatMul", ["a", "b"], ["c"])]
+    linear = helper.make_function("mine", "Linear", ["a", "b"], ["c"], nodes, [helper.make_opsetid("", 21)])
+    model = build.model([info("x", [4, 64])], "call_out", functions=[linear], opsets=["mine"])
+    assert audit(save(model, tmp_path / "m.onnx"))["w"].eligible
+
+
+def test_a_weight_that_is_stored_without_its_zeros_is_named(tmp_path):
+    build = Builder()
+    build.node("MatMul", ["x", "w"], "mm")
+    model = build.model([info("x", [4, 16])], "mm_out")
+    values = numpy_helper.from_array(np.ones(3, np.float16), "w")
+    model.graph.sparse_initializer.append(
+        helper.make_sparse_tensor(values, numpy_helper.from_array(np.array([1, 5, 9]), "w_at"), [16, 8])
+    )
+    path = save(model, tmp_path / "m.onnx")
+    assert size(ops_of(path)["mm"]) == (1, 8, 4, 16, "linear")
+    with pytest.raises(UserError, match=r"w: expected an initialiser that stores its zeros, found 'a sparse_init"):
+        audit(path)
+
+
 def test_large_data_stay_in_the_file(tmp_path):
     path = save(vit(hidden=128), tmp_path / "vit.onnx")
     loaded = load_onnx(path)
@@ -322,6 +362,11 @@ def test_external_data_cannot_leave_the_folder_or_lie(entries, expected, tmp_pat
         audit(path)
     assert len(caught.value.problems) == 1
     assert expected in caught.value.problems[0]
+    # an import reads no weights, so that they may be missing; but a model that leaves its folder is refused
+    if "folder" in expected or "links" in expected:
+        assert error_of(path) == caught.value.problems
+    else:
+        assert size(ops_of(path)["mm"]) == (1, 16, 4, 16, "linear")
 
 
 def test_sound_external_data_are_read(tmp_path):

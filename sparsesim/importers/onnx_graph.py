@@ -14,7 +14,7 @@ from sparsesim.errors import Problem, ProblemList, UserError, nearest
 from sparsesim.importers.imported import Draft, Imported, clean, tensor_core_dtype
 from sparsesim.importers.onnx_ops import Graph, Shape, contrib_shapes, lower
 from sparsesim.weights.onnx_data import STORED
-from sparsesim.weights.onnx_model import load_onnx, need_onnx
+from sparsesim.weights.onnx_model import external_file, inlined, load_onnx, need_onnx, scopes, stored
 
 __all__ = ["import_onnx"]
 
@@ -41,8 +41,8 @@ def import_onnx(path: Path, pattern: str | None, dtype: str | None, dims: Mappin
     """
     onnx = need_onnx(path)
     model = load_onnx(path).model
-    if model.functions:
-        model = _inlined(onnx, path, model)
+    _check_places(onnx, path, model)
+    model = inlined(onnx, path, model)
     _set_dims(path, model.graph, dims)
     graph = _inferred(onnx, path, model)
     draft = Draft(str(path), pattern or "2:4", dtype)
@@ -59,14 +59,18 @@ def import_onnx(path: Path, pattern: str | None, dtype: str | None, dims: Mappin
     return Imported(str(path), "onnx", workload, tuple(draft.notes))
 
 
-def _inlined(onnx: Any, path: Path, model: Any) -> Any:
-    """The model with its own functions written out."""
-    import onnx.inliner
-
-    try:
-        return onnx.inliner.inline_local_functions(model)
-    except Exception as error:  # the library raises several classes
-        raise UserError(Problem.line(str(path), "functions", "functions that can be inlined", str(error))) from None
+def _check_places(onnx: Any, path: Path, model: Any) -> None:
+    """Refuse external data outside the model's folder, though none are read here: such a model is not passed on."""
+    problems = ProblemList(str(path))
+    for place, graph in scopes(model.graph):
+        for name, tensor in stored(graph):
+            if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                try:
+                    external_file(path, clean(place + name), {entry.key: entry.value for entry in tensor.external_data})
+                except UserError as error:
+                    problems.lines += error.problems
+    problems.lines = problems.lines[:20]
+    problems.raise_if_any()
 
 
 def _set_dims(path: Path, graph: Any, dims: Mapping[str, int]) -> None:
@@ -146,6 +150,10 @@ def _graph(onnx: Any, graph: Any) -> Graph:
     for tensor in graph.initializer:
         shapes[tensor.name], dtypes[tensor.name] = tuple(tensor.dims), types.get(tensor.data_type, "")
         constants.add(tensor.name)
+    for sparse in graph.sparse_initializer:
+        name = sparse.values.name
+        shapes[name], dtypes[name] = tuple(sparse.dims), types.get(sparse.values.data_type, "")
+        constants.add(name)
     makers: dict[str, str] = {}
     for node in graph.node:
         inputs = [name for name in node.input if name]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from sparsesim.errors import Problem, ProblemList, UserError
-from sparsesim.weights.onnx_model import OnnxModel, external_place, load_onnx, need_onnx
+from sparsesim.weights.onnx_model import OnnxModel, external_place, inlined, load_onnx, need_onnx, scopes, stored
 from sparsesim.weights.tensor import BITS, Tensor
 from sparsesim.workload.files import open_bytes
 
@@ -40,24 +40,27 @@ class _Use:
 
 
 def read_onnx(path: Path) -> tuple[Tensor, ...]:
-    """Initialisers (and constants) of the model at `path`; raises `UserError` with every problem."""
+    """Initialisers and constants of the model at `path`, and of the bodies of its control flow.
+
+    Raises
+    ------
+    UserError
+        Every problem, one line each.
+    """
     onnx = need_onnx(path)
     loaded = load_onnx(path)
     problems = ProblemList(str(path))
-    uses = _uses(loaded.model.graph)
     tensors: list[Tensor] = []
-    constants = [
-        (node.output[0], attribute.t)
-        for node in loaded.model.graph.node
-        if node.op_type == "Constant" and node.output
-        for attribute in node.attribute
-        if attribute.name == "value" and len(attribute.t.dims) > 1
-    ]
-    for name, proto in [*((proto.name, proto) for proto in loaded.model.graph.initializer), *constants]:
-        try:
-            tensors.append(_tensor(onnx, loaded, name, proto, uses.get(name, _Use("nothing"))))
-        except UserError as error:
-            problems.lines += error.problems
+    for place, graph in scopes(inlined(onnx, path, loaded.model).graph):
+        uses = _uses(graph)
+        for name, proto in stored(graph):
+            try:
+                tensors.append(_tensor(onnx, loaded, place, name, proto, uses.get(name, _Use("nothing"))))
+            except UserError as error:
+                problems.lines += error.problems
+        for sparse in graph.sparse_initializer:
+            found = f"a sparse_initializer of shape {list(sparse.dims)}"
+            problems.add(f"{place}{sparse.values.name}", "an initialiser that stores its zeros", found)
     problems.lines = problems.lines[:20]
     problems.raise_if_any()
     if not tensors:
@@ -65,9 +68,10 @@ def read_onnx(path: Path) -> tuple[Tensor, ...]:
     return tuple(tensors)
 
 
-def _tensor(onnx: Any, loaded: OnnxModel, name: str, proto: Any, use: _Use) -> Tensor:
-    """One initialiser, with its bytes in this file, in another, or in memory if they are few."""
-    path, label = loaded.path, name if name.isprintable() else repr(name)
+def _tensor(onnx: Any, loaded: OnnxModel, place: str, name: str, proto: Any, use: _Use) -> Tensor:
+    """One initialiser, with its bytes in this file, in another, or in memory if they are few; `place` is its scope."""
+    path, label = loaded.path, place + name
+    label = label if label.isprintable() else repr(label)
     types = {number: text for text, number in onnx.TensorProto.DataType.items()}
     dtype = STORED.get(types.get(proto.data_type, ""))
     shape = tuple(proto.dims)
@@ -81,7 +85,7 @@ def _tensor(onnx: Any, loaded: OnnxModel, name: str, proto: Any, use: _Use) -> T
     if proto.data_location == onnx.TensorProto.EXTERNAL:
         entries = {entry.key: entry.value for entry in proto.external_data}
         opener = _in_file(*external_place(path, label, entries, nbytes))
-    elif name in loaded.embedded and not proto.raw_data:
+    elif not place and name in loaded.embedded and not proto.raw_data:
         offset, length = loaded.embedded[name]
         if length != nbytes:
             raise UserError(Problem.line(str(path), label, f"{nbytes} bytes for {dtype} of shape {shape}", length))
@@ -123,9 +127,12 @@ def _in_memory(raw: bytes) -> Any:
 
 
 def _uses(graph: Any) -> dict[str, _Use]:
-    """For each value, the first product that multiplies by it, directly or through a transpose or a cast."""
+    """For each value, the first product that multiplies by it, directly or through a transpose or a cast.
+
+    The bodies of control flow see the values of the graph around them: that is where a merged decoder multiplies.
+    """
     uses: dict[str, _Use] = {}
-    for node in reversed(graph.node):
+    for node in reversed([node for _, part in scopes(graph) for node in part.node]):
         attributes = {attribute.name: attribute for attribute in node.attribute}
         for index, name in enumerate(node.input):
             use = _use(node.op_type, index, attributes)

@@ -16,7 +16,10 @@ from typing import Any, BinaryIO
 from sparsesim.errors import Problem, UserError
 from sparsesim.workload.files import open_bytes
 
-__all__ = ["MAX_GRAPH", "OnnxModel", "external_place", "load_onnx", "need_onnx"]
+__all__ = [
+    "MAX_GRAPH", "OnnxModel", "external_file", "external_place", "inlined", "load_onnx", "need_onnx", "scopes",
+    "stored",
+]  # fmt: skip
 
 MAX_GRAPH = 256 * 2**20
 """Largest model apart from the data of its initialisers [bytes]."""
@@ -75,17 +78,48 @@ def load_onnx(path: Path) -> OnnxModel:
 
 def _names(model: Any) -> Iterator[Any]:
     """All names of the graph; protobuf hands on as bytes what is no UTF-8."""
-    for part in (model.graph, *model.functions):
-        for node in part.node:
-            yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
-            yield from (attribute.name for attribute in node.attribute)
-    graph = model.graph
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        yield value.name
-        yield from (dim.dim_param for dim in value.type.tensor_type.shape.dim)
-    for tensor in graph.initializer:
-        yield tensor.name
-        yield from (text for entry in tensor.external_data for text in (entry.key, entry.value))
+    for outer in (model.graph, *model.functions):
+        for _, part in scopes(outer):
+            for node in part.node:
+                yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+                yield from (attribute.name for attribute in node.attribute)
+    for _, graph in scopes(model.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            yield value.name
+            yield from (dim.dim_param for dim in value.type.tensor_type.shape.dim)
+        for name, tensor in stored(graph):
+            yield from (name, *(text for entry in tensor.external_data for text in (entry.key, entry.value)))
+
+
+def inlined(onnx: Any, path: Path, model: Any) -> Any:
+    """The model with its own functions written out; raises `UserError` if that cannot be."""
+    if not model.functions:
+        return model
+    import onnx.inliner
+
+    try:
+        return onnx.inliner.inline_local_functions(model)
+    except Exception as error:  # the library raises several classes
+        raise UserError(Problem.line(str(path), "functions", "functions that can be inlined", str(error))) from None
+
+
+def scopes(graph: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """`graph` and the bodies of its control flow, each with what its names begin with."""
+    yield place, graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+                yield from scopes(body, f"{place}{node.name or node.op_type}.{attribute.name}/")
+
+
+def stored(graph: Any) -> Iterator[tuple[str, Any]]:
+    """(name, tensor) of the initialisers of `graph` and of its constants with more than one axis."""
+    yield from ((tensor.name, tensor) for tensor in getattr(graph, "initializer", ()))
+    for node in graph.node:
+        if node.op_type == "Constant" and node.output:
+            for attribute in node.attribute:
+                if attribute.name == "value" and len(attribute.t.dims) > 1:
+                    yield node.output[0], attribute.t
 
 
 class _Skim:
@@ -187,6 +221,28 @@ def external_place(path: Path, name: str, entries: dict[str, str], nbytes: int) 
     UserError
         If the location leaves the model's folder (also by a link), or the file is shorter than it says.
     """
+    target = external_file(path, name, entries)
+
+    def fail(expected: str, found: Any) -> UserError:
+        return UserError(Problem.line(str(path), f"{name}.external_data", expected, found))
+
+    numbers = {}
+    for key, default in (("offset", 0), ("length", nbytes)):
+        text = entries.get(key, str(default))
+        if not (text.isascii() and text.isdigit() and len(text) < 20):
+            raise fail(f"{key} as a count of bytes", text)
+        numbers[key] = int(text)
+    if numbers["length"] != nbytes:
+        raise fail(f"{nbytes} bytes, by shape and type", numbers["length"])
+    with open_bytes(target) as file:
+        size = file.seek(0, 2)
+    if numbers["offset"] + nbytes > size:
+        raise fail(f"{numbers['offset'] + nbytes} bytes in {entries['location']}", size)
+    return target, numbers["offset"]
+
+
+def external_file(path: Path, name: str, entries: dict[str, str]) -> Path:
+    """The file of an initialiser's external data; raises `UserError` if it is not below the model's folder."""
 
     def fail(expected: str, found: Any) -> UserError:
         return UserError(Problem.line(str(path), f"{name}.external_data", expected, found))
@@ -200,16 +256,4 @@ def external_place(path: Path, name: str, entries: dict[str, str], nbytes: int) 
     target = (folder / location).resolve()
     if not target.is_relative_to(folder):
         raise fail("a location in the model's folder", f"{location}, which links to {target}")
-    numbers = {}
-    for key, default in (("offset", 0), ("length", nbytes)):
-        text = entries.get(key, str(default))
-        if not (text.isascii() and text.isdigit() and len(text) < 20):
-            raise fail(f"{key} as a count of bytes", text)
-        numbers[key] = int(text)
-    if numbers["length"] != nbytes:
-        raise fail(f"{nbytes} bytes, by shape and type", numbers["length"])
-    with open_bytes(target) as file:
-        size = file.seek(0, 2)
-    if numbers["offset"] + nbytes > size:
-        raise fail(f"{numbers['offset'] + nbytes} bytes in {location}", size)
-    return target, numbers["offset"]
+    return target

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, TypeGuard
 
-__all__ = ["LARGEST_FIGURE", "UNITS", "is_figure", "is_number", "no_numbers", "to_canonical", "units_of"]
+__all__ = ["LARGEST_FIGURE", "UNITS", "is_figure", "is_number", "natural", "no_numbers", "to_canonical", "units_of"]
 
 #: canonical unit -> {accepted unit: factor to the canonical one}
 UNITS: dict[str, dict[str, float]] = {
@@ -47,6 +47,11 @@ def units_of(canonical: str) -> tuple[str, ...]:
 def to_canonical(value: float, unit: str, canonical: str) -> float:
     """`value` in `unit`, expressed in `canonical`; raises KeyError for a unit of another dimension."""
     return value * UNITS[canonical][unit]
+
+
+def natural(text: str) -> int | None:
+    """The whole number that `text` spells in plain digits, or None; of any length Python would refuse to read it."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
 def is_number(value: Any) -> TypeGuard[int | float]:

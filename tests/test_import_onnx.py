@@ -185,6 +185,14 @@ def test_dynamic_dimensions_need_sizes(tmp_path, capsys):
         assert main(["import", str(path), "--dim", bad, "--dim", "sequence=16"]) == 2
 
 
+@pytest.mark.parametrize("command", [["import"], ["report", "--gpu", "a100_pcie_80gb"]])
+@pytest.mark.parametrize("text", ["9" * 5000, "²", "٣", "1_0", "+3", " 3", "-1", "0", "3.0", ""])
+def test_a_size_that_is_no_plain_number_is_one_line(command, text, tmp_path, capsys):
+    path = save(bert(), tmp_path / "bert.onnx")
+    assert main([*command, str(path), "--dim", f"batch={text}", "--dim", "sequence=8"]) == 2
+    assert capsys.readouterr().err.startswith("error: --dim batch: expected a positive integer, found '")
+
+
 def test_an_unnamed_dimension_is_called_by_its_input(tmp_path):
     build = Builder()
     y = build.node("MatMul", ["x", build.random("w", 8, 16)], "mm")

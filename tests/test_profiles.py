@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import shutil
 import sqlite3
 from contextlib import closing
@@ -273,6 +274,45 @@ def test_an_occupancy_that_is_no_share_is_not_known(tmp_path, share):
     args = {**KERNEL, "est. achieved occupancy %": share}
     (kernel,) = read_profile(traced(tmp_path / "t.json", {"args": args})).kernels
     assert kernel.counters == {}
+
+
+DIGITS = "9" * 5000
+RANGES = (
+    "NVTX Range,Style,PID,TID,NVTX Inst,Kern Inst,Total Time (ns),Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),"
+    "Kernel Name\n:{},PushPop,1,1,1,1,1000,1000,1000,1000,1000,0,{}\n"
+)
+
+
+@pytest.mark.parametrize("text", [f"m={DIGITS} n=8 k=8", "m=² n=8 k=8", "m=٣ n=8 k=8", "m=0 n=8 k=8"])
+def test_a_range_whose_sizes_are_no_plain_numbers_has_no_shape(tmp_path, text):
+    path = tmp_path / "n.csv"
+    path.write_text(RANGES.format(text, "kernel"))
+    assert [kernel.shape for kernel in read_profile(path).kernels] == [None]
+
+
+@pytest.mark.parametrize("name", [
+    f"ampere_fp16_s16816gemm_fp16_{DIGITS}x64_ldg8_f2f_stages_64x3_tn",
+    f"nvjet_hsh_128x{DIGITS}_64x4_2x1_v_bz_coopA_TNT",
+    f"void cutlass::Kernel<cutlass::gemm::GemmShape<{DIGITS}, 64, 32>>()",
+    f"sm80_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize128x{DIGITS}x64_stage3_warpsize2x2x1_tensor16x8x16_kernel",
+])  # fmt: skip
+def test_a_kernel_name_with_an_endless_number_is_no_gemm(name):
+    assert parse_kernel_name(name) is None
+
+
+@pytest.mark.parametrize(
+    "field", [r"rows=\d+", r"cols=\d+", r"TILE_\d+", r"STAGES_\d+", r"batchCount=\d+", r"numSplitsK=\d+"]
+)
+@pytest.mark.parametrize("digits", [DIGITS, "²", "٣"])
+def test_a_library_log_with_numbers_that_are_none(tmp_path, field, digits):
+    log = (SAMPLES / "cublaslt.log").read_text(encoding="utf-8")
+    path = tmp_path / "l.log"
+    path.write_text(re.sub(field, lambda found: re.sub(r"\d+", digits, found[0]), log), encoding="utf-8")
+    if field.startswith(("rows", "cols")):
+        with pytest.raises(UserError, match="lines with shapes, found none"):
+            read_profile(path)
+    else:
+        assert all(kernel.shape is not None for kernel in read_profile(path).kernels)
 
 
 def test_a_packed_trace_is_unpacked_within_reason(tmp_path, monkeypatch):

@@ -428,7 +428,7 @@ def test_formats_have_the_options_they_have(tmp_path):
         (["square", "--gpu", "a1000"], "a100"),
         (["square", "--gpu", GPU, "--html", "x", "--markdown", "x"], "--markdown: expected another file"),
         (["square", "--gpu", GPU, "--html", "no/x.html"], "--html: expected a file that can be written"),
-        (["square", "--gpu", GPU, "--dim", "batch"], "--dim: expected NAME=SIZE"),
+        (["square", "--gpu", GPU, "--dim", "batch"], "--dim: expected NAME=VALUE"),
         (["square", "--gpu", GPU, "--dim", "batch=1"], "no dynamic dimension"),
         (["m.onnx", "--gpu", GPU, "--phase", "decode"], "phase: expected no such option for a ONNX model"),
         (["m.onnx", "--gpu", GPU, "--html", "r.html"], "m.onnx"),

@@ -8,7 +8,6 @@ import typer
 
 from sparsesim.cli import options as opt
 from sparsesim.cli.output import JsonTarget, add_row, check_files, progress, say, show_table, table
-from sparsesim.errors import Problem, UserError
 from sparsesim.outfiles import OutFile
 from sparsesim.wording import amount
 
@@ -63,8 +62,8 @@ def import_(
 
     path = None if out is None else check_target(out)
     check_files({"--out": path, "--json": target.path}, file)
-    phases = {name: _counts(name, text) for name, text in _pairs("--phase", phase)}
-    dims = {name: _count(f"--dim {name}", text) for name, text in _pairs("--dim", dim)}
+    phases = {name: _counts(name, text) for name, text in opt.pairs("--phase", phase)}
+    dims = opt.sizes("--dim", dim)
     with progress("reading") as report:
         imported = import_file(
             file, format, pattern, dtype, phases or None, context, tokens, dims or None, progress=report
@@ -77,26 +76,8 @@ def import_(
         show(imported, out)
 
 
-def _pairs(flag: str, texts: list[str] | None) -> list[tuple[str, str]]:
-    """The ``name=value`` of a repeatable option, each name once."""
-    pairs: dict[str, str] = {}
-    for text in texts or ():
-        name, equals, value = text.partition("=")
-        if not equals or not name or name in pairs:
-            raise UserError(Problem.line(flag, "", "NAME=VALUE, each name once", text))
-        pairs[name] = value
-    return list(pairs.items())
-
-
 def _counts(name: str, text: str) -> list[int]:
-    return [_count(f"--phase {name}", part) for part in text.split(",")]
-
-
-def _count(flag: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise UserError(Problem.line(flag, "", "a positive integer", text)) from None
+    return [opt.size(f"--phase {name}", part) for part in text.split(",")]
 
 
 def show(imported: Imported, out: str | None) -> None:

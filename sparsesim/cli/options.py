@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from sparsesim.errors import Problem
+from sparsesim.errors import Problem, UserError
+from sparsesim.units import natural
 
 __all__ = [
     "L2",
@@ -33,6 +34,9 @@ __all__ = [
     "WorkloadPattern",
     "integer",
     "number",
+    "pairs",
+    "size",
+    "sizes",
     "whole",
 ]
 
@@ -55,6 +59,30 @@ def number(text: str | float) -> float:
 
 def _found(expected: str, text: object) -> str:
     return Problem.line("", "", expected, text).removeprefix(": ")
+
+
+def pairs(flag: str, texts: list[str] | None) -> list[tuple[str, str]]:
+    """The ``NAME=VALUE`` of a repeatable option, each name once."""
+    found: dict[str, str] = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name or name in found:
+            raise UserError(Problem.line(flag, "", "NAME=VALUE, each name once", text))
+        found[name] = value
+    return list(found.items())
+
+
+def size(flag: str, text: str) -> int:
+    """The positive integer that `text` spells."""
+    number = natural(text)
+    if not number:
+        raise UserError(Problem.line(flag, "", "a positive integer", text))
+    return number
+
+
+def sizes(flag: str, texts: list[str] | None) -> dict[str, int]:
+    """The ``NAME=SIZE`` of a repeatable option."""
+    return {name: size(f"{flag} {name}", text) for name, text in pairs(flag, texts)}
 
 
 def integer(flag: str, text: str) -> Any:

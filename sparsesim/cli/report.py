@@ -8,7 +8,6 @@ import typer
 
 from sparsesim.cli import options as opt
 from sparsesim.cli.output import JsonTarget, add_row, check_files, output_file, percent, say, show_table, steps, table
-from sparsesim.errors import Problem, UserError
 from sparsesim.outfiles import OutFile
 from sparsesim.wording import show_time
 
@@ -66,7 +65,19 @@ def report(
 
     with steps() as tell:
         made = report_workload(
-            gpu, workload, tokens, phase, dtype, pattern, stack, timing, l2, clock, _dims(dim), tell, baseline
+            gpu,
+            workload,
+            tokens,
+            phase,
+            dtype,
+            pattern,
+            stack,
+            timing,
+            l2,
+            clock,
+            opt.sizes("--dim", dim) or None,
+            tell,
+            baseline,
         )
     # all are rendered before one is written
     texts = {"--html": pages.html, "--markdown": pages.markdown}
@@ -75,17 +86,6 @@ def report(
         show(made)
         for file in ready:
             say(f"wrote     {file.path}")
-
-
-def _dims(texts: list[str] | None) -> dict[str, int] | None:
-    """The ``NAME=SIZE`` of ``--dim``, each name once."""
-    dims: dict[str, int] = {}
-    for text in texts or ():
-        name, equals, size = text.partition("=")
-        if not equals or not name or name in dims or not size.isdigit():
-            raise UserError(Problem.line("--dim", "", "NAME=SIZE, each name once", text))
-        dims[name] = int(size)
-    return dims or None
 
 
 def show(made: Report) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from sparsesim.errors import Problem, UserError
 from sparsesim.importers.aten_ops import PRODUCTS, Shape, UnknownSize, aten_name, aten_products
 from sparsesim.importers.imported import Draft, Imported, clean
+from sparsesim.units import natural
 from sparsesim.workload.files import BadText, open_bytes, text_lines
 
 __all__ = ["import_nsight"]
@@ -139,11 +140,11 @@ def _whole(draft: Draft, number: int, row: dict[str, str], names: tuple[str, ...
     text = _pick(row, names)
     if not text:
         return 1
-    digits = text.replace(",", "")
-    if not (digits.isascii() and digits.isdigit() and len(digits) < 19) or int(digits) < 1:
+    count = natural(text.replace(",", ""))
+    if not count:
         draft.problem(f"line {number}", f"a positive count as {' or '.join(names)}", text)
         return 1
-    return int(digits)
+    return count
 
 
 def _ranges(text: str) -> list[tuple[str, tuple[Shape, ...]]]:

@@ -102,8 +102,14 @@ _GEMV = re.compile(r"\bgemv(?:2T|2N|NSP|N)?\w*_kernel|\bgemvx::kernel|\bgemv\w*<
 _SPLIT = re.compile(r"split[_-]?k", re.IGNORECASE)
 
 
+#: no kernel's name has such a number, and Python reads none of more than some thousand digits
+_ENDLESS = re.compile(r"\d{100}")
+
+
 def parse_kernel_name(name: str) -> KernelName | None:
     """What `name` (mangled or not, with or without its parameter list) tells, or None if it is no GEMM kernel."""
+    if _ENDLESS.search(name):
+        return None
     for parser in _PARSERS:
         parsed = parser(name)
         if parsed is not None:

@@ -15,6 +15,7 @@ from sparsesim.errors import UserError
 from sparsesim.profiles.kernel_names import KernelName
 from sparsesim.profiles.record import KernelShape, Profile, ProfiledKernel
 from sparsesim.profiles.tables import read_text
+from sparsesim.units import natural
 
 __all__ = ["read_library_log"]
 
@@ -55,8 +56,8 @@ def read_library_log(path: Path) -> Profile:
 
 
 def _sides(group: dict[str, str]) -> tuple[int, int] | None:
-    rows, columns = group.get("rows", ""), group.get("cols", "")
-    return (int(rows), int(columns)) if rows.isdecimal() and columns.isdecimal() else None
+    rows, columns = natural(group.get("rows", "")), natural(group.get("cols", ""))
+    return None if rows is None or columns is None else (rows, columns)
 
 
 def _type(word: str | None) -> str | None:
@@ -75,19 +76,19 @@ def _cublaslt(where: str, rest: str) -> ProfiledKernel | None:
     k = left[0] if compute.get("transa", "OP_N") in ("OP_T", "OP_C") else left[1]
     batch = str(a.get("batchCount") or "1")
     algorithm = groups.get("algo", {})
-    tile = re.fullmatch(r"MATMUL_TILE_(\d+)x(\d+)", algorithm.get("tile", ""))
-    stages = re.fullmatch(r"MATMUL_STAGES_(\d+)x(\d+|AUTO)", algorithm.get("stages", ""))
+    tile = re.fullmatch(r"MATMUL_TILE_(\d{1,9})x(\d{1,9})", algorithm.get("tile", ""))
+    stages = re.fullmatch(r"MATMUL_STAGES_(\d{1,9})x(\d{1,9}|AUTO)", algorithm.get("stages", ""))
     splits = str(algorithm.get("numSplitsK") or algorithm.get("splitK") or "1")
     dtype = _type(a.get("type"))
     parsed = KernelName(
         name=f"cublasLt algo {algorithm.get('algoId', '?')}",
         library="cuBLAS",
         tile=(int(tile[1]), int(tile[2]), int(stages[1]) if stages else None) if tile else None,
-        stages=int(stages[2]) if stages and stages[2].isdecimal() else None,
+        stages=natural(stages[2]) if stages else None,
         dtype=dtype,
-        split_k=splits.isdecimal() and int(splits) > 1,
+        split_k=(natural(splits) or 1) > 1,
     )
-    shape = KernelShape(out[0], out[1], k, int(batch) if batch.isdecimal() else 1, dtype, "dense")
+    shape = KernelShape(out[0], out[1], k, natural(batch) or 1, dtype, "dense")
     return ProfiledKernel(parsed.name, where, parsed, None, shape)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparsesim.profiles.kernel_names import KernelName
+from sparsesim.units import natural
 
 __all__ = ["COUNTERS", "KernelShape", "Profile", "ProfiledKernel", "shape_of_text"]
 
@@ -76,8 +77,8 @@ def shape_of_text(text: str) -> KernelShape | None:
     named = {key.lower(): value for key, value in _NAMED.findall(text)}
     if {"m", "n", "k"} <= named.keys():
         sizes = [named["m"], named["n"], named["k"], named.get("batch", named.get("b", "1"))]
-        if all(size.isdecimal() and int(size) > 0 for size in sizes):
-            m, n, k, batch = map(int, sizes)
+        m, n, k, batch = (natural(size) for size in sizes)
+        if m and n and k and batch:
             return KernelShape(m, n, k, batch, named.get("dtype"), named.get("pattern"))
         return None
     cross = _CROSS.search(text)

@@ -9,6 +9,7 @@ from statistics import median
 from sparsesim.errors import UserError
 from sparsesim.measured import MeasuredRow
 from sparsesim.profiles.record import KernelShape, Profile, ProfiledKernel
+from sparsesim.units import natural
 from sparsesim.workload import ACC_DTYPES, Gemm
 
 __all__ = ["ProfiledGemm", "gemms_of", "measured_rows"]
@@ -166,6 +167,6 @@ def _group(profile: Profile, members: list[tuple[ProfiledKernel, str]], gpu: str
             set="profile",
             source=profile.path,
             file=path or profile.path,
-            line=int(line) if line.isdecimal() else 0,
+            line=natural(line) or 0,
         )
     return ProfiledGemm(merged, shape, dtype, pattern, l2, gpu, row)

@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from sparsesim.errors import Problem, UserError
+from sparsesim.units import natural
 from sparsesim.workload.files import open_bytes
 
 __all__ = [
@@ -229,9 +230,10 @@ def external_place(path: Path, name: str, entries: dict[str, str], nbytes: int) 
     numbers = {}
     for key, default in (("offset", 0), ("length", nbytes)):
         text = entries.get(key, str(default))
-        if not (text.isascii() and text.isdigit() and len(text) < 20):
+        number = natural(text)
+        if number is None:
             raise fail(f"{key} as a count of bytes", text)
-        numbers[key] = int(text)
+        numbers[key] = number
     if numbers["length"] != nbytes:
         raise fail(f"{nbytes} bytes, by shape and type", numbers["length"])
     with open_bytes(target) as file:

@@ -182,6 +182,27 @@ def test_unknown_names_versions_and_treatments(name, message):
         get_stack(name)
 
 
+@pytest.mark.parametrize(
+    ("name", "taken"),
+    [
+        ("torch", "torch-cusparselt"),
+        ("torch@2.1", "torch-cusparselt@2.1"),
+        ("torch@2.2", "torch-cutlass@2.2"),
+        ("torch@2.5.1", "torch-cutlass@2.5.1"),
+        ("torch@2.6", "torch-cusparselt@2.6"),
+        ("torch@2.4:dense", "torch-cutlass@2.4:dense"),
+    ],
+)
+def test_the_default_back_end_of_torch_flips_with_the_version(name, taken):
+    assert get_stack(name).name == get_stack(taken).name == taken
+
+
+@pytest.mark.parametrize("version", ["1.9", "2.99", "9" * 5000, "x", "2.6+cu121"])
+def test_a_version_that_torch_does_not_have_is_one_line(version):
+    with pytest.raises(UserError, match=r"^stack torch-cusparselt: version: expected 2.0 to 2.14, found '"):
+        get_stack(f"torch@{version}")
+
+
 def test_faults_of_a_rule_file_are_named(tmp_path: Path):
     bad = tmp_path / "mine.toml"
     bad.write_text(

@@ -30,6 +30,11 @@ CODES = (
     "operand-side", "layout-unsupported", "op-unsupported", "not-converted", "not-enabled", "owned-elsewhere",
     "quant-graph", "version-removed", "not-faster", "numerics-guard",
 )  # fmt: skip
+#: a framework's own name → the back-end that it takes by default, the first whose versions fit; the newest without one
+BACK_ENDS = {
+    # _FORCE_CUTLASS in torch/sparse/semi_structured.py: False in 2.1, True from 2.2, False again from 2.6
+    "torch": ((">=2.6", "torch-cusparselt"), (">=2.2", "torch-cutlass"), (">=0", "torch-cusparselt")),
+}
 Treatment = Literal["raise", "dense", "unpruned"]
 
 
@@ -208,6 +213,8 @@ def load_stack(path: Path) -> StackFile:
 def get_stack(name: str, setting: Setting | None = None) -> Stack:
     """The stack called `name`: packaged, or a path to a rule file; with ``@VERSION`` and ``:TREATMENT``.
 
+    ``torch`` is the back-end that PyTorch takes by default in that version.
+
     Raises
     ------
     UserError
@@ -220,11 +227,13 @@ def get_stack(name: str, setting: Setting | None = None) -> Stack:
             f"stack {base}: treatment: expected one of {', '.join(TREATMENTS)}, found {show(treatment)}"
             + nearest(treatment, TREATMENTS)
         )
+    if base in BACK_ENDS:
+        wanted = version if parse_version(version) else ""
+        base = next(stack for versions, stack in BACK_ENDS[base] if not wanted or satisfies(wanted, versions))
     path = Path(base) if base.endswith(".toml") else FOLDER / f"{base}.toml"
     if not base.endswith(".toml") and base not in _packaged():
-        raise UserError(
-            f"stack: expected one of {', '.join(stack_names())}, found {name!r}{nearest(base, stack_names())}"
-        )
+        known = [*stack_names(), *BACK_ENDS]
+        raise UserError(f"stack: expected one of {', '.join(known)}, found {name!r}{nearest(base, known)}")
     if at and not version:
         raise UserError(f"stack {base}: version: expected a version after @, found none")
     return load_stack(path).stack(version, treatment, setting)

@@ -6,8 +6,8 @@ import re
 
 __all__ = ["newest_before", "parse_version", "satisfies"]
 
-_VERSION = re.compile(r"\d+(\.\d+){0,3}")
-_PART = re.compile(r"(<=|>=|==|<|>)\s*(\d+(?:\.\d+){0,3})")
+_VERSION = re.compile(r"\d{1,9}(\.\d{1,9}){0,3}")
+_PART = re.compile(r"(<=|>=|==|<|>)\s*(\d{1,9}(?:\.\d{1,9}){0,3})")
 
 
 def parse_version(text: str) -> tuple[int, ...] | None:

@@ -230,6 +230,26 @@ def test_the_command_writes_the_trace_of_the_eligible(checkpoint, tmp_path, caps
     assert "transposed-layout" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("suffix", [".jsonl", ".toml"])
+def test_a_name_that_no_workload_has_is_no_reason_to_be_refused(suffix, tmp_path, capsys):
+    escape = "\x1b[31mred\u202e"
+    names = ["a" * 300 + "1", "a" * 300 + "2", escape, "encoder/layer.0/w", "encoder.layer.0.w"]
+    good = prune(weights(64, 64), Pattern(2, 4))
+    folder = tmp_path / "odd\u202ename"
+    folder.mkdir()
+    save_file(dict.fromkeys(names, good), folder / "w.safetensors")
+    out = tmp_path / f"out{suffix}"
+    assert main(["audit", str(folder), "--gpu", "a100_pcie_80gb", "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert "eligible  5 of 5 tensors" in printed
+    # what commands a terminal stays on the page of the file it came in
+    assert not {"\x1b", "\u202e"} & set(printed)
+    assert r"\x1b[31mred\u202e" in printed
+    ops = {op.name for op in load_workload(out).ops}
+    assert len(ops) == 5
+    assert {"?[31mred?", "encoder.layer.0.w", "encoder.layer.0.w#2"} <= ops
+
+
 def test_nothing_eligible_writes_nothing(tmp_path, capsys):
     save_file({"w": weights(64, 64)}, tmp_path / "w.safetensors")
     out = tmp_path / "out.jsonl"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sparsesim.errors import Problem, UserError
+from sparsesim.importers.imported import clean, distinct
 from sparsesim.workload import Gemm, Workload
 
 __all__ = ["DEFAULT_PATTERNS", "Audit", "AxisAudit", "TensorAudit"]
@@ -115,9 +116,11 @@ class Audit:
         if not ops:
             found = f"none of {len(self.tensors)}"
             raise UserError(Problem.line(self.path, "", f"a tensor that {self.stack} runs sparse on {self.gpu}", found))
+        names = distinct(op.name for op in ops)
+        ops = tuple(replace(op, name=name) for op, name in zip(ops, names, strict=True))
         description = f"Tensors that {self.stack} runs sparse on {self.gpu}, {self.tokens} tokens"
         return Workload(
-            self.path.rstrip("/").rpartition("/")[2] or "weights", description, f"audit of {self.path}", ops
+            clean(self.path.rstrip("/").rpartition("/")[2], "weights"), description, f"audit of {clean(self.path)}", ops
         )
 
     def to_dict(self) -> dict[str, Any]:

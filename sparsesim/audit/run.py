@@ -12,13 +12,13 @@ from sparsesim.audit.groups import GroupCounter, block_multiple
 from sparsesim.audit.report import DEFAULT_PATTERNS, Audit, AxisAudit, TensorAudit
 from sparsesim.errors import Problem, UserError
 from sparsesim.hardware import GpuSpec
+from sparsesim.importers.imported import op_name
 from sparsesim.sparsity import Pattern
 from sparsesim.stacks import Decision, Stack
 from sparsesim.weights import Tensor, open_weights
 from sparsesim.weights.tensor import BITS, GEMM_DTYPE
 from sparsesim.weights.view import Unsuited, View, is_embedding, view_of
 from sparsesim.workload import Gemm, GemmError
-from sparsesim.workload.ops import MAX_NAME
 
 __all__ = ["audit_weights"]
 
@@ -118,7 +118,7 @@ def _audit(
     chosen: tuple[Gemm, Decision] | None = None
     for pattern in on_k.complies:
         try:
-            op = Gemm(tensor.name[:MAX_NAME], view.m, tokens, view.k, batch=view.groups, dtype=wanted,
+            op = Gemm(op_name(tensor.name), view.m, tokens, view.k, batch=view.groups, dtype=wanted,
                       pattern=pattern, kind=view.kind)  # fmt: skip
         except GemmError as error:
             text = "; ".join(f"{field}: expected {expected}" for field, expected, _ in error.issues)

@@ -184,19 +184,30 @@ def table(*columns: str, right: Sequence[str] = ()) -> Table:
 
 def add_row(to: Table, *cells: str, style: str | None = None) -> None:
     """Add cells as literal text: a ``[2:4]`` in a name is no markup."""
-    to.add_row(*(Text(cell) for cell in cells), style=style)
+    to.add_row(*(Text(shown(cell)) for cell in cells), style=style)
+
+
+def shown(text: str) -> str:
+    """`text` without what commands a terminal or changes its direction: names come out of foreign files."""
+    return "".join(
+        letter if letter.isprintable() or letter in "\n\u00a0\u202f" else _escaped(letter) for letter in text
+    )
+
+
+def _escaped(letter: str) -> str:
+    return letter.encode("unicode_escape").decode("ascii")
 
 
 def show_table(title: str, grid: Table) -> None:
     """Print a table under its title."""
     out = console()
-    out.print(Text(f"\n{title}", style="bold"))
+    out.print(Text(f"\n{shown(title)}", style="bold"))
     out.print(grid)
 
 
 def say(text: str, style: str = "") -> None:
     """Print one line of literal text, unbroken."""
-    console().print(Text(text, style=style), soft_wrap=True)
+    console().print(Text(shown(text), style=style), soft_wrap=True)
 
 
 def bar(share: float, width: int = 24) -> str:

@@ -16,7 +16,7 @@ from sparsesim.workload import DTYPES, Gemm, GemmError, OtherOp, Workload
 from sparsesim.workload.ops import MAX_NAME, issue_line
 from sparsesim.workload.write import check_target, workload_lines, write_lines
 
-__all__ = ["MAX_PROBLEMS", "Draft", "Imported", "clean", "tensor_core_dtype"]
+__all__ = ["MAX_PROBLEMS", "Draft", "Imported", "clean", "distinct", "op_name", "tensor_core_dtype"]
 
 #: problems worded per file; further ones are counted
 MAX_PROBLEMS = 20
@@ -44,9 +44,23 @@ def clean(text: str, fallback: str = "unnamed") -> str:
     return (kept if len(kept) <= MAX_NAME - 20 else kept[: MAX_NAME - 21] + "…") or fallback
 
 
-def _op_name(text: str) -> str:
+def op_name(text: str) -> str:
     """`text` as the name of an op: without slashes, before which a workload expects a phase."""
     return clean(text.replace("/", ".").strip("."))
+
+
+def distinct(names: Iterable[str]) -> list[str]:
+    """`names`, with a number behind each that was there before: a workload has each name once."""
+    seen: dict[str, int] = {}
+    made: list[str] = []
+    for name in names:
+        free = name
+        while free in seen:
+            seen[name] += 1
+            free = f"{name}#{seen[name]}"
+        seen[free] = 1
+        made.append(free)
+    return made
 
 
 @dataclass(frozen=True)
@@ -165,7 +179,7 @@ class Draft:
         )
         pattern = more.pop("pattern", None) or (self.pattern if weight else "dense")
         try:
-            op = Gemm(_op_name(name), m, n, k, dtype=wanted, pattern=pattern, **more)
+            op = Gemm(op_name(name), m, n, k, dtype=wanted, pattern=pattern, **more)
         except GemmError as error:
             for issue in error.issues:
                 self._problem(issue_line(self.problems.where, f"{place or clean(name)}.", issue))
@@ -180,7 +194,7 @@ class Draft:
     def other(self, name: str, op: str, bytes: int | None, flops: int | None, note: str = "", count: int = 1) -> None:
         """Add one op that is no GEMM."""
         try:
-            made = OtherOp(_op_name(name), clean(op), bytes, flops, count, clean(note, ""))
+            made = OtherOp(op_name(name), clean(op), bytes, flops, count, clean(note, ""))
         except UserError as error:
             for line in error.problems:
                 self._problem(f"{self.problems.where}: {line}")

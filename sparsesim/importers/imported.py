@@ -28,7 +28,7 @@ _TENSOR_CORE = {
     "f32": "tf32", "float32": "tf32", "float": "tf32", "tf32": "tf32",
     "i8": "i8", "int8": "i8", "uint8": "i8", "u8": "i8", "signed char": "i8", "unsigned char": "i8",
     "f8_e4m3": "e4m3", "e4m3": "e4m3", "float8_e4m3fn": "e4m3", "float8e4m3fn": "e4m3", "fp8": "e4m3",
-    "c10::float8_e4m3fn": "e4m3",
+    "c10::float8_e4m3fn": "e4m3", "f8_e4m3fnuz": "e4m3", "float8_e4m3fnuz": "e4m3", "c10::float8_e4m3fnuz": "e4m3",
     "f4": "e2m1", "e2m1": "e2m1", "float4e2m1": "e2m1", "float4_e2m1fn_x2": "e2m1",
 }  # fmt: skip
 

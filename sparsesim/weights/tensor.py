@@ -21,18 +21,22 @@ __all__ = ["BITS", "GEMM_DTYPE", "Tensor", "Weights", "nonzero"]
 
 BITS: dict[str, int] = {
     "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F4": 4,
+    "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
     "F6_E2M3": 6, "F6_E3M2": 6, "C64": 64,
     "I64": 64, "I32": 32, "I16": 16, "I8": 8, "I4": 4, "U64": 64, "U32": 32, "U16": 16, "U8": 8, "U4": 4, "BOOL": 8,
 }  # fmt: skip
-"""Stored bits of an element. The fp8 variants without infinities or with another bias are stored alike."""
+"""Stored bits of an element."""
 
-GEMM_DTYPE = {"F32": "tf32", "F16": "f16", "BF16": "bf16", "I8": "i8", "F8_E4M3": "e4m3", "F4": "e2m1"}
+GEMM_DTYPE = {"F32": "tf32", "F16": "f16", "BF16": "bf16", "I8": "i8", "F8_E4M3": "e4m3", "F4": "e2m1",
+              "F8_E4M3FNUZ": "e4m3"}  # fmt: skip
 """Stored type -> the type a tensor core multiplies it in."""
 
 #: stored type -> (integer it is viewed as, the bits that make it nonzero)
 _MASKS: dict[str, tuple[str, int]] = {
     "F64": ("<u8", (1 << 63) - 1), "F32": ("<u4", (1 << 31) - 1),
     "F16": ("<u2", 0x7FFF), "BF16": ("<u2", 0x7FFF), "F8_E4M3": ("u1", 0x7F), "F8_E5M2": ("u1", 0x7F),
+    # no negative zero: its bits are the one NaN
+    "F8_E4M3FNUZ": ("u1", 0xFF), "F8_E5M2FNUZ": ("u1", 0xFF),
     "I64": ("<u8", (1 << 64) - 1), "U64": ("<u8", (1 << 64) - 1),
     "I32": ("<u4", 0xFFFFFFFF), "U32": ("<u4", 0xFFFFFFFF),
     "I16": ("<u2", 0xFFFF), "U16": ("<u2", 0xFFFF), "I8": ("u1", 0xFF), "U8": ("u1", 0xFF), "BOOL": ("u1", 0xFF),

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import zipfile
 
 import pytest
 
@@ -175,6 +176,27 @@ def test_a_packed_trace_that_expands_without_end_is_refused(tmp_path):
     assert path.stat().st_size < 1 << 20
     with pytest.raises(UserError, match="packed into a file"):
         import_file(path)
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (b"", "expected a sound pt2 archive"),
+        (b"no archive", "expected a sound pt2 archive"),
+        (bytes(200 << 20), "a zip bomb"),
+    ],
+)
+def test_a_program_is_looked_at_before_torch_unpacks_it(raw, expected, tmp_path):
+    path = tmp_path / "m.pt2"
+    if len(raw) < 1 << 20:
+        path.write_bytes(raw)
+    else:
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("data/weights/w", raw)
+    with pytest.raises(UserError) as caught:
+        import_file(path)
+    (line,) = caught.value.problems
+    assert expected in line
 
 
 # --- real ones ---

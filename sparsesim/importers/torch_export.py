@@ -14,7 +14,7 @@ from typing import Any
 from sparsesim.errors import Problem, ProblemList, UserError, nearest
 from sparsesim.importers.aten_ops import FREE, PRODUCTS, Shape, UnknownSize, aten_flops, aten_name, aten_products
 from sparsesim.importers.imported import Draft, Imported, clean, tensor_core_dtype
-from sparsesim.workload.files import open_bytes
+from sparsesim.weights.npz import check_archive
 
 __all__ = ["import_torch_export"]
 
@@ -44,8 +44,7 @@ def import_torch_export(path: Path, pattern: str | None, dtype: str | None, dims
 
 def _load(path: Path) -> Any:
     """The program; whatever torch raises about a broken file is the user's."""
-    with open_bytes(path):
-        pass
+    check_archive(path, "pt2")  # torch unpacks whatever it is given
     try:
         import torch
     except ImportError:

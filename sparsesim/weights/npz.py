@@ -20,7 +20,7 @@ from sparsesim.errors import Problem, ProblemList, UserError
 from sparsesim.weights.tensor import Tensor
 from sparsesim.workload.files import open_bytes
 
-__all__ = ["MAX_EXPANSION", "read_npy", "read_npz"]
+__all__ = ["MAX_EXPANSION", "check_archive", "read_npy", "read_npz"]
 
 MAX_EXPANSION = 200
 """Bytes of data per byte of archive: 2:4 weights of one value still take 1 of 100; a bomb 1 of 1000 or less."""
@@ -44,10 +44,7 @@ def read_npz(path: Path) -> tuple[Tensor, ...]:
     tensors: list[Tensor] = []
     with _archive(path) as archive:
         members = [info for info in archive.infolist() if not info.is_dir()]
-        expanded, size = sum(info.file_size for info in members), path.stat().st_size
-        if expanded > EXPANSION_FREE and expanded > MAX_EXPANSION * size:
-            found = f"{expanded} bytes in an archive of {size}: a zip bomb"
-            raise UserError(Problem.line(str(path), "", f"at most {MAX_EXPANSION} bytes of data per byte", found))
+        _check_expansion(path, archive)
         names = [info.filename for info in members]
         for info in members:
             if names.count(info.filename) > 1:
@@ -71,6 +68,19 @@ def read_npz(path: Path) -> tuple[Tensor, ...]:
     return tuple(tensors)
 
 
+def check_archive(path: Path, what: str) -> None:
+    """Raise UserError if `path` is no sound zip archive, or one that expands beyond reason; `what` it should hold."""
+    with _archive(path, what) as archive:
+        _check_expansion(path, archive)
+
+
+def _check_expansion(path: Path, archive: zipfile.ZipFile) -> None:
+    expanded, size = sum(info.file_size for info in archive.infolist()), path.stat().st_size
+    if expanded > EXPANSION_FREE and expanded > MAX_EXPANSION * size:
+        found = f"{expanded} bytes in an archive of {size}: a zip bomb"
+        raise UserError(Problem.line(str(path), "", f"at most {MAX_EXPANSION} bytes of data per byte", found))
+
+
 def read_npy(path: Path) -> tuple[Tensor, ...]:
     """The one array of the file at `path`."""
     with open_bytes(path) as file:
@@ -80,14 +90,14 @@ def read_npy(path: Path) -> tuple[Tensor, ...]:
 
 
 @contextmanager
-def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
+def _archive(path: Path, what: str = "npz") -> Iterator[zipfile.ZipFile]:
     """The zip archive at `path`; its faults are the user's."""
     with open_bytes(path) as file:
         try:
             with zipfile.ZipFile(file) as archive:
                 yield archive
         except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError, RuntimeError, ValueError) as error:
-            raise UserError(Problem.line(str(path), "", "a sound npz archive", str(error))) from None
+            raise UserError(Problem.line(str(path), "", f"a sound {what} archive", str(error))) from None
 
 
 def _member(path: Path, name: str) -> _Opener:

@@ -27,7 +27,12 @@ _OPENINGS = ("Value error, ", "Assertion failed, ", "expected ", "Input should b
 
 def finding_lines(where: str, findings: Iterable[Mapping[str, Any]], model: Any) -> list[str]:
     """One line ``where: place: expected …, found …`` for each of `findings` on a file that `model` describes."""
-    return [_line(where, finding, model) for finding in findings]
+    return [_line(where, finding, model) for finding in findings if not _follows(finding)]
+
+
+def _follows(finding: Mapping[str, Any]) -> bool:
+    """Whether a list is "too short" only because its items, each named in a finding of its own, were left out."""
+    return finding["type"] == "too_short" and len(finding["input"]) >= finding["ctx"]["min_length"]
 
 
 def _line(where: str, finding: Mapping[str, Any], model: Any) -> str:

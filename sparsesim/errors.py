@@ -20,6 +20,16 @@ class UserError(Exception):
         self.problems: tuple[str, ...] = (problems,) if isinstance(problems, str) else tuple(problems)
         super().__init__("\n".join(self.problems))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # an exception is pickled by its text; kinds of it that take more must come back from a worker too
+        return _unpickled, (type(self), self.args, self.__dict__)
+
+
+def _unpickled(kind: type[UserError], args: tuple[Any, ...], state: dict[str, Any]) -> UserError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
+
 
 def nearest(name: str, valid: Iterable[str]) -> str:
     """``" (did you mean 'x'?)"`` for the valid name closest to `name`, or an empty string."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import pickle
 import tempfile
 from pathlib import Path
 
@@ -95,6 +96,14 @@ def test_dtype_defaults(dtype, accumulator, output, size):
     op = Gemm("x", 2, 3, 2, dtype=dtype)
     assert (op.accumulator, op.output, op.bytes) == (accumulator, output, size)
     assert all(dtype in DTYPE_BYTES for dtype in DTYPES)
+
+
+def test_an_impossible_gemm_comes_back_from_a_worker_process():
+    with pytest.raises(GemmError) as raised:
+        Gemm("g", 0, 64, 64)
+    back = pickle.loads(pickle.dumps(raised.value))
+    assert type(back) is GemmError
+    assert (back.problems, back.issues, str(back)) == (raised.value.problems, raised.value.issues, str(raised.value))
 
 
 def test_gemm_is_frozen_and_hashable():

@@ -19,7 +19,6 @@ and ``tasks``: of a task, ``slices`` names the slice of each sample, which is th
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +29,7 @@ import numpy as np
 
 from sparsesim.errors import Problem, ProblemList, UserError, nearest
 from sparsesim.quality.stats import LEVEL, paired
+from sparsesim.textfiles import read_json
 from sparsesim.units import is_figure, no_numbers
 
 __all__ = ["VARIANT", "QualityDrift", "QualityRecord", "QualityRun", "compare_quality", "read_quality"]
@@ -140,16 +140,10 @@ def read_quality(path: str | Path, variant: Mapping[str, str] | None = None) -> 
         A missing or malformed file, entries without metric, direction or figure, or no such variant: every problem.
     """
     where = str(path)
-    try:
-        document = json.loads(Path(path).read_bytes())
-    except OSError as error:
-        raise UserError(f"{where}: expected a quality file, found {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{where}: expected valid JSON, found an error: {error}") from None
+    document = read_json(Path(path), "a quality file")
     problems = ProblemList(where)
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        found = document.get("format") if isinstance(document, dict) else document
-        raise UserError(Problem.line(where, "format", repr(FORMAT), found))
+    if document.get("format") != FORMAT:
+        raise UserError(Problem.line(where, "format", repr(FORMAT), document.get("format")))
     tables, tasks = document.get("entries"), document.get("tasks", {})
     if not isinstance(tables, list) or not tables:
         problems.add("entries", "a list of at least one entry", tables)

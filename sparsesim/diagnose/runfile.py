@@ -27,7 +27,6 @@ A run file names what a run is made of; only `gpu` and a workload are needed:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -47,7 +46,7 @@ from sparsesim.results_workload import SCHEMA
 from sparsesim.scenarios.paths import Assignment, apply, parse_assignment
 from sparsesim.scenarios.scenario import build_scenario
 from sparsesim.stacks import Setting, get_stack
-from sparsesim.textfiles import parse_toml, read_text, read_toml
+from sparsesim.textfiles import parse_toml, read_json, read_text, read_toml
 from sparsesim.units import is_number
 from sparsesim.workload import Gemm, Workload
 from sparsesim.workload.ops import GEMM_FIELDS, GemmError, issue_line
@@ -307,12 +306,7 @@ def _sharded(ops: Sequence[Gemm], size: int, rows: Sequence[str], where: str) ->
 
 def _from_result(path: Path, hardware: Iterable[str | Path]) -> Run:
     where = str(path)
-    try:
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{where}: expected the JSON of a run, a run file or a profile, found {error}") from None
-    if not isinstance(document, dict):
-        raise UserError(Problem.line(where, "", "a JSON object", document))
+    document = read_json(path, "the JSON of a run, a run file or a profile")
     if "variants" in document and "scheduler" in document:
         raise UserError(
             f"{where}: expected the run of a workload or a GEMM, found one of serve: `sparsesim gate` judges those"

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparsesim.errors import UserError
 from sparsesim.gates.metrics import Absent, Found, UnfitRun, find
 from sparsesim.gates.policy import Gate, Policy
 from sparsesim.quality.record import parse_quality
+from sparsesim.textfiles import read_json
 
 __all__ = ["EXIT", "GateReport", "Verdict", "judge", "read_run"]
 
@@ -84,14 +83,7 @@ class GateReport:
 
 def read_run(path: str | Path) -> dict[str, Any]:
     """A run's JSON document; raises UserError if it is none, and with every problem of a quality file."""
-    try:
-        document = json.loads(Path(path).read_bytes())
-    except OSError as error:
-        raise UserError(f"{path}: expected a run's JSON, found {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: expected valid JSON, found an error: {error}") from None
-    if not isinstance(document, dict):
-        raise UserError(f"{path}: expected a JSON object, found {type(document).__name__}")
+    document = read_json(Path(path), "a run's JSON")
     if "entries" in document:
         parse_quality(document, str(path))
     return document

@@ -52,7 +52,7 @@ def load_any(
     imported = import_file(path, form, pattern, dtype, tokens=tokens if form in OWN_PART else None, dims=dims or None)
     if imported.layers is not None:
         text = "\n".join(imported.layers) + "\n"
-        loaded = parse_model(text, path.with_suffix(".toml"), Selection(phase, tokens), Overrides())
+        loaded = parse_model(text, path, Selection(phase, tokens), Overrides())
         return loaded, form, imported.notes
     wrong = {"phase": phase, "tokens": None if form in OWN_PART else tokens}
     lines = [

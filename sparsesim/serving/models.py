@@ -5,13 +5,13 @@ The packaged ones are those of the published ``config.json`` files; any other mo
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sparsesim.errors import ProblemList, UserError, nearest
+from sparsesim.textfiles import read_json
 
 __all__ = ["MODELS", "Linear", "ServedModel", "get_served_model"]
 
@@ -138,14 +138,7 @@ def _plain(name: str) -> str:
 
 def _from_config(path: Path) -> ServedModel:
     """Read a Hugging Face ``config.json``."""
-    try:
-        config = json.loads(path.read_bytes())
-    except OSError as error:
-        raise UserError(f"{path}: expected a config.json, found {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: expected valid JSON, found an error: {error}") from None
-    if not isinstance(config, dict):
-        raise UserError(f"{path}: expected a JSON object, found {type(config).__name__}")
+    config = read_json(path, "a config.json")
     problems = ProblemList(str(path))
     sizes = dict(_sizes(config, problems))
     tied = config.get("tie_word_embeddings", False)
